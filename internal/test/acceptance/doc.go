@@ -1,5 +1,4 @@
-// Package acceptance holds the tests of what the project promises as a whole:
-// one for each row of the rule of truth, one or more for each point where a
-// simple port goes wrong, and the programs of users. They run the wrapper, the
-// log and the job together on real databases.
+// Package acceptance tests the promises of the project as a whole: each row of the rule of truth,
+// each mistake that a simple port would make, and the programs of users. The tests run the wrapper,
+// the log and the job together on real databases.
 package acceptance

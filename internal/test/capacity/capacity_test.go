@@ -27,7 +27,7 @@ import (
 
 const dataSource = "shop"
 
-// turn has a test run beside others, unless it measures.
+// turn runs a test in parallel with others, unless it measures.
 func turn(t *testing.T, variable string) {
 	t.Helper()
 	if os.Getenv(variable) == "" {
@@ -167,7 +167,7 @@ func bareRate(t *testing.T, bare *sql.DB) float64 {
 	return float64(n.Load()) / time.Since(start).Seconds()
 }
 
-// fill writes units, from a number on, that are their writers' until leave.
+// fill writes units, numbered from first. Their writers own them until leave.
 func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, first, all int) {
 	t.Helper()
 	const batch, writers = 200, 8
@@ -197,8 +197,7 @@ func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, first, al
 	}
 }
 
-// leave leaves to the jobs what was written since an id was made, as if the writers' lease
-// were over.
+// leave leaves the units written since an id to the jobs, as if the writers' lease were over.
 func leave(t *testing.T, storage *txlog.SQLStorage, since string) {
 	t.Helper()
 	_, err := storage.Journal().DB().Exec(fmt.Sprintf("UPDATE transaction_log SET next_try_time = %[1]d, lease_until = %[1]d WHERE id > '%[2]s'", time.Now().UnixMilli(), since))
@@ -241,7 +240,7 @@ func latency(t *testing.T, app *sql.DB, from int, d time.Duration) (took times) 
 // everySecond has a job begin a round each second.
 const everySecond = "@every 1s"
 
-// worker is a job that tells what it delivers.
+// worker is a job that reports its deliveries.
 func worker(t *testing.T, storage txlog.Storage, to delivery.Target, cfg asyncjob.Config, delivered func(n int64)) *asyncjob.Job {
 	t.Helper()
 	last := 0

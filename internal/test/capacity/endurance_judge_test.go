@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// flat is by how much what is used in the last sixth, at its least, may exceed what
-// was in the second, besides a few connections more or less. What many of them use
-// while the machine is busy comes and goes; what is never given back raises the least
-// too, and a byte for each write of an hour is more than fewKiB.
+// flat bounds the growth of a resource from its least use in the second sixth to that in the last,
+// besides a few connections more or less. Peaks under load come and go, but a leak also raises the
+// least use: a byte for each write of an hour exceeds fewKiB.
 const (
 	flat    = 1.25
 	fewKiB  = 1 << 10
@@ -82,7 +81,7 @@ func (m *marathon) judge() {
 	}
 }
 
-// within are the samples of what a process did in a part of the run.
+// within returns the samples of a process in a part of the run.
 func (m *marathon) within(role string, from, to time.Duration) (in []sample) {
 	for _, s := range m.samples[role] {
 		if s.at-m.every >= from && s.at <= to {
@@ -108,7 +107,7 @@ func (m *marathon) tell(part string, from, to time.Duration) {
 	}
 }
 
-// quantile of a figure, q being below 1; nothing if there is no sample.
+// quantile returns the q quantile of a figure, q below 1; zero without samples.
 func quantile[T cmp.Ordered](in []sample, q float64, of func(sample) T) (v T) {
 	list := make([]T, len(in))
 	for i, s := range in {

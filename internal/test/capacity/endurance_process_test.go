@@ -37,7 +37,7 @@ const (
 // enduringEnv makes the test binary one of them, with an enduring in JSON.
 const enduringEnv = "BED_TEST_ENDURING"
 
-// enduring is what a process is to do.
+// enduring instructs a process.
 type enduring struct {
 	Role        string
 	Driver      string // of target and log
@@ -50,11 +50,11 @@ type enduring struct {
 	TryDelay time.Duration
 }
 
-// sample is what a process says of itself.
+// sample is a process's report.
 type sample struct {
 	HeapKiB, RSSKiB     int // the heap just after a collection
 	Goroutines, Sockets int
-	// Of the writes that were answered since the sample before.
+	// Delivered and Pending count the writes answered since the previous sample.
 	Delivered, Pending int
 	P50, P99           time.Duration // a write took
 	Late               time.Duration // half of them began no later than this after their time
@@ -67,7 +67,7 @@ func endure(text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
-	// Who started it holds the other end: it does not outlive that one.
+	// The parent holds the other end, so that the process does not outlive it.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -106,8 +106,8 @@ func (o enduring) deliver(ctx context.Context, storage *txlog.SQLStorage, logger
 	return errors.Join(err, job.Close())
 }
 
-// apply writes at the rate, whatever becomes of the writes: each has its time, and
-// one that is late is made at once.
+// apply writes at the rate, regardless of the results: each write has its time, and a late one is
+// made at once.
 func (o enduring) apply(ctx context.Context, storage *txlog.SQLStorage, logger *logrus.Logger) error {
 	register, insert := mysql.Register, "INSERT INTO line (n) VALUES (?)"
 	if o.Driver == testdb.DriverPostgres {
@@ -121,10 +121,9 @@ func (o enduring) apply(ctx context.Context, storage *txlog.SQLStorage, logger *
 	if err != nil {
 		return err
 	}
-	// In an outage a write takes the pauses before its three retries, some 140 ms at
-	// most with the default settings, and a few round trips to the log. So that this
-	// does not slow the rate there are as many callers as would do if it took half a
-	// second. Without idle connections each write would dial.
+	// In an outage a write takes three retries with pauses, at most some 140 ms with the default
+	// settings, and a few round trips to the log. There are enough callers to keep the rate even at
+	// half a second a write. Without idle connections each write would dial.
 	callers := max(o.Rate/2, 8)
 	app.SetMaxIdleConns(callers)
 	app.SetConnMaxIdleTime(30 * time.Second)
@@ -222,7 +221,7 @@ func (o enduring) sampling(add func(*sample)) (end func()) {
 	}
 }
 
-// look is at this process. What only Linux tells is 0 elsewhere.
+// look samples this process. Figures available only on Linux are 0 elsewhere.
 func look() (s sample) {
 	var m runtime.MemStats
 	runtime.GC()

@@ -16,10 +16,9 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// endurance is how long is written, at which rate, and how often samples are taken.
-// The target is unreachable in the third sixth: the second one tells how it is
-// before, the last one how it is behind it. A short outage in the first has both
-// processes use once what only an outage needs.
+// endurance is the length, the rate and the sampling of a run. The target is unreachable in the
+// third sixth; the second sixth shows the state before, the last one the state after. A short
+// outage in the first sixth makes both processes allocate early the resources used only in outages.
 type endurance struct {
 	lasts, every time.Duration
 	rate         int // a second
@@ -29,7 +28,7 @@ type endurance struct {
 	engines []string
 }
 
-// endured gives what was asked for by hand.
+// endured returns the settings from the environment.
 func endured(t *testing.T) endurance {
 	t.Helper()
 	text := os.Getenv("BED_TEST_ENDURANCE")
@@ -73,8 +72,8 @@ type marathon struct {
 	target, log   testdb.DB
 	bare, entries *sql.DB // the two past bed
 	begun         time.Time
-	// back is when the target could be reached again, drained when nothing waited
-	// any more that was written before that.
+	// back is when the target was reachable again, drained when no older write was waiting any
+	// more.
 	back, drained time.Time
 	samples       map[string][]taken
 	waiting       []int // entries, at each sample of the application
@@ -123,7 +122,7 @@ func (m *marathon) run() {
 	m.judge()
 }
 
-// awaitFirst waits for the first sample of a process, which begins then.
+// awaitFirst waits for the first sample of a process, and so for its start.
 func (m *marathon) awaitFirst(role string, reports <-chan report) {
 	m.t.Helper()
 	for r := range reports {
@@ -175,7 +174,7 @@ func (m *marathon) write(proxy *testproxy.Proxy, reports <-chan report) {
 	}
 }
 
-// drain is while the job works off what the application has left.
+// drain waits until the job has worked off the application's writes.
 func (m *marathon) drain(reports <-chan report) {
 	m.t.Helper()
 	look, late := time.NewTicker(m.every/10), time.After(m.lasts+time.Minute)
@@ -273,8 +272,8 @@ func (m *marathon) note(r report) {
 	}
 }
 
-// look sees whether the backlog of the outage is gone. Entries are in the order of
-// their ids, which begin with the time.
+// look checks whether the backlog of the outage is gone. Entries are in the order of their ids,
+// which begin with the time.
 func (m *marathon) look() {
 	if m.back.IsZero() || !m.drained.IsZero() {
 		return

@@ -16,13 +16,14 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// pressure is how long the snapshot is held, and what there is.
+// pressure is the time of the snapshot, and the amount of data.
 type pressure struct {
 	held            time.Duration
 	parked, backlog int
 }
 
-// pressed gives what was asked for by hand; without it counts are judged and no times.
+// pressed returns the settings from the environment. Without them the test checks counts and no
+// times.
 func pressed(t *testing.T) pressure {
 	t.Helper()
 	text := os.Getenv("BED_TEST_PRESSURE")
@@ -40,7 +41,7 @@ func pressed(t *testing.T) pressure {
 type engine struct {
 	// hold opens a snapshot.
 	hold []string
-	// dead counts what cannot be cleaned up.
+	// dead counts the rows that cannot be cleaned up.
 	dead string
 }
 

@@ -1,13 +1,11 @@
-// Package cases reads the tests' cases from testdata/ at the top: one in a
-// line, the expectation first, then what it is of, with tabs between them. A
-// line that begins with # is a comment. A field with tabs, line breaks or odd
-// bytes is a Go string in double quotes; any other stands as it is.
+// Package cases reads the tests' cases from testdata/ at the top: one on a line, the expectation
+// first, then its input, separated by tabs. A line beginning with # is a comment. A field with
+// tabs, line breaks or odd bytes is a Go string in double quotes; others are literal.
 //
 //	go test ./internal/sqltext -update
 //
-// writes what is into the files as what is expected, to be read and committed. A
-// file that is a link leads to a definition that the code itself reads: it is
-// compared with -update too, and never written.
+// writes the actual results into the files as expectations, to be read and committed. A linked file
+// holds a definition used by the code itself: it is compared even with -update, and never written.
 package cases
 
 import (
@@ -25,7 +23,7 @@ var update = flag.Bool("update", false, "write the expectations of testdata/ ane
 type Case struct {
 	// Place is the file and the line, for messages.
 	Place string
-	// Want is the expectation, In what it is of.
+	// Want is the expectation, In its input.
 	Want string
 	In   []string
 }
@@ -69,7 +67,7 @@ func Read(t testing.TB, file string) (list []Case) {
 	return list
 }
 
-// Check compares what each case of a file expects with what got gives for it.
+// Check compares the result of got with the expectation, for each case of a file.
 func Check(t *testing.T, file string, got func(t *testing.T, in ...string) string) {
 	t.Helper()
 	var out strings.Builder
@@ -98,8 +96,7 @@ func Line(fields ...string) string {
 	return strings.Join(fields, "\t") + "\n"
 }
 
-// CheckText compares a whole file, of testdata/ or from there, with what it is
-// to be.
+// CheckText compares a whole file, relative to testdata/, with the given text.
 func CheckText(t *testing.T, file, is string) {
 	t.Helper()
 	was, now := strings.Split(Text(t, file), "\n"), strings.Split(is, "\n")

@@ -8,9 +8,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// claims are the acceptance tests that make sense on a node: not those that start
-// servers of their own, nor those of a MariaDB alone (its sessions and its locks,
-// which a cluster has otherwise).
+// claims selects the acceptance tests for a node. It leaves out tests that start their own servers,
+// and tests of a single MariaDB, because sessions and locks differ on a cluster.
 const claims = "^Test(Rule|Exactly|Key|Staged|Soft|Commit|Replay|ARolledBack|ADuplicate|TheJob|APending|AWriterThatLost|ARETURNING|Rows|Buffered|EveryForm|Guard|AStuckRow|ATableOfReceipts)"
 
 func TestTheAcceptanceClaimsHoldOnANode(t *testing.T) {

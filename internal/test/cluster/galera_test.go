@@ -18,7 +18,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// galera starts three nodes that take no table without a primary key.
+// galera starts three nodes that refuse tables without a primary key.
 func galera(t *testing.T) *testdb.Cluster {
 	t.Helper()
 	return testdb.Galera(t, 3, func(int) []string { return []string{"--wsrep-mode=REQUIRED_PRIMARY_KEY"} })
@@ -106,8 +106,8 @@ func TestGaleraSumsAreExactAndLogsEmpty(t *testing.T) {
 	t.Run("a node is cut off with COMMITs under way", func(t *testing.T) { cutOffAtCommit(t, c) })
 }
 
-// cutOffAtCommit cuts a node off with COMMITs under way, repeatedly: the others
-// apply those of which they have heard, whatever the node answers.
+// cutOffAtCommit repeatedly cuts off a node with running COMMITs. The others apply the ones they
+// have received, regardless of the node's answer.
 func cutOffAtCommit(t *testing.T, c *testdb.Cluster) {
 	const writersEach = 16
 	rounds := 1
@@ -195,9 +195,9 @@ func (s *site) writeLine(way int, n *tally) (err error) {
 	return err
 }
 
-// The leases of a log are read by the clock of the node that is asked: between two
-// whose clocks are further apart than a lease no lease holds, and every unit has
-// two owners. The receipts keep each to one application.
+// Each node judges the leases of a log by its own clock. Between nodes whose clocks differ by more
+// than a lease, leases do not work and every unit has two owners. The receipts still allow one
+// application each.
 func TestNodesWithSkewedClocksApplyOnce(t *testing.T) {
 	if !full {
 		t.Log("runs by make test-cluster")
@@ -219,7 +219,7 @@ func TestNodesWithSkewedClocksApplyOnce(t *testing.T) {
 	on(t, c).storm(func() { pause(); pause() })
 }
 
-// takesWrites is what the job's probe of a data source says.
+// takesWrites returns the result of the job's probe of a data source.
 func takesWrites(t *testing.T, dsn string, targetOf func(string) (delivery.Target, error)) error {
 	t.Helper()
 	target, err := targetOf(dsn)
@@ -243,7 +243,7 @@ func run(t *testing.T, conn *sql.Conn, statements ...string) {
 	}
 }
 
-// sixJobs has units that nobody delivers delivered by two jobs on each node.
+// sixJobs lets two jobs on each node deliver abandoned units.
 func sixJobs(t *testing.T, c *testdb.Cluster) {
 	t.Helper()
 	units := 1500

@@ -68,7 +68,7 @@ func TestPromotedStandbyBehindPgBouncerHasAllWrites(t *testing.T) {
 	}
 	primary, standby, db := pair(t)
 	logDB := testdb.Postgres(t)
-	// Two poolers, one of which leads to a server that takes writes.
+	// One of the two poolers leads to a writable server.
 	first, second := testdb.PgBouncer(t, db), testdb.PgBouncer(t, db.Via(standby.Addr()))
 	either := place{testdb.OnEither(db, first.Addr(), second.Addr()), testdb.PgBouncer(t, logDB)}
 	w := newWorld(t, either.target.Open(t), []place{either, either, either})

@@ -30,7 +30,7 @@ import (
 // full: everything is run, and for longer.
 var full = os.Getenv("BED_TEST_CLUSTER") == "full"
 
-// patience bounds a wait for what has to come.
+// patience bounds a wait for an inevitable event.
 const patience = 3 * time.Minute
 
 const (
@@ -125,8 +125,8 @@ func (s *site) job() *asyncjob.Job {
 // tally is the answers to applications for their increments of each account.
 type tally struct {
 	told [accounts]atomic.Int64
-	// open are those of which their callers know that they may be applied, or not
-	// logged at all: the log gave no answer.
+	// open counts writes known by their callers to be possibly applied, or possibly not logged
+	// because the log gave no answer.
 	open      [accounts]atomic.Int64
 	doubts    atomic.Int64
 	delivered atomic.Int64
@@ -171,7 +171,7 @@ func (n *tally) String() string {
 
 const increment = "UPDATE account SET balance = balance + 1 WHERE id = "
 
-// entry is the statement that writes a line of the journal, and counts how often.
+// entry returns the statement that writes a line of the journal, and counts it.
 func (s *site) entry(line int64) string {
 	clause := "ON DUPLICATE KEY UPDATE n = n + 1"
 	if s.target.Dialect.Name == testdb.DriverPostgres {
@@ -227,7 +227,7 @@ func (n *tally) journal(line int64, err error, s *site, kind string) {
 type world struct {
 	t     *testing.T
 	sites []*site
-	// bare asks a node that is always there, once all is recovered.
+	// bare asks an always available node, after all is recovered.
 	bare      *sql.DB
 	recovered func()
 	tally     tally
@@ -273,7 +273,8 @@ func (w *world) storm(fault func()) {
 		for range writersEach {
 			writers.Go(func() {
 				for ctx.Err() == nil {
-					// What ends is not broken off: its caller would know nothing of it.
+					// This context lets writes finish at the end: the caller of an interrupted one
+					// would not know its outcome.
 					bounded, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 					s.write(bounded, &w.tally)
 					cancel()
@@ -298,7 +299,7 @@ func (w *world) storm(fault func()) {
 	w.check()
 }
 
-// units gives what the log holds, asked at the first site that answers.
+// units returns the log's content, from the first site that answers.
 func (w *world) units() (units []*txlog.Unit, err error) {
 	for _, s := range w.sites {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -357,7 +358,7 @@ func (w *world) check() {
 	}
 }
 
-// checkJournal looks for each line that an application knows of, once.
+// checkJournal looks for each line known to an application, exactly once.
 func (w *world) checkJournal() {
 	w.t.Helper()
 	rows, err := w.bare.Query("SELECT id, n FROM journal")
@@ -393,8 +394,8 @@ func (w *world) checkJournal() {
 	})
 }
 
-// pause lets it storm for a while: the fault itself is what is waited for, and
-// what happens before and behind it is to be under load.
+// pause keeps up the load for a while before and after a fault. The tests wait for the fault itself
+// by other means.
 func pause() {
 	d := 1500 * time.Millisecond
 	if full {

@@ -9,8 +9,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// tidb gives a database on the TiDB of BED_TEST_TIDB_DSN, which make test-tidb
-// starts; none elsewhere.
+// tidb returns a database on the TiDB of BED_TEST_TIDB_DSN, set by make test-tidb; there is false
+// elsewhere.
 func tidb(t *testing.T) (dsn string, there bool) {
 	t.Helper()
 	if dsn = os.Getenv("BED_TEST_TIDB_DSN"); dsn == "" {
@@ -52,14 +52,12 @@ func TestTiDBSumsAreExactAndLogsEmpty(t *testing.T) {
 	w.storm(func() { pause(); pause() })
 }
 
-// tidbClaims are the acceptance tests of which TiDB has the means: not those that
-// make triggers, functions or savepoints, that ask for RETURNING, or that take a
-// lock by what TiDB locks otherwise.
+// tidbClaims selects the acceptance tests that TiDB can run. It leaves out tests with triggers,
+// functions, savepoints or RETURNING, and tests of locks that TiDB takes differently.
 const tidbClaims = "^Test(RuleDelivered|RulePendingWhenTheConnection|RuleNotAccepted|ExactlyOnceApplies|ExactlyOnceSurvives|ExactlyOnceIncrements|" +
 	"KeyADML|KeyALocal|KeyAStaged|KeyAnother|KeysThatDiffer|KeyOfMany|KeyTheAnswer|Replay|ADuplicate|CommitWithout|StagedBefore|StagedEnd|StagedWrites)"
 
-// tidbLacks are those among them that use a savepoint or RETURNING, or wait for a
-// lock to be seen.
+// tidbLacks are those among them with a savepoint, RETURNING, or a wait for a visible lock.
 const tidbLacks = "KeyALocalTransactionSentAgain|LockComesFree|KeyTheAnswerThatWasLost|KeyOfManyCallers"
 
 func TestTheAcceptanceClaimsHoldOnTiDB(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package dialecttest holds what every database's dialect promises. Its cases
-// are in testdata/: errors, dsn and lost; a dialect brings a [Kit] and writes
-// tests of its own only for what no other database has.
+// Package dialecttest tests the promises of every dialect. Its cases are in testdata/: errors, dsn
+// and lost. A dialect brings a [Kit], and writes its own tests only for the peculiarities of its
+// database.
 package dialecttest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Kit is what the suite knows of a database.
+// Kit is a database's part of the suite.
 type Kit struct {
 	// Name names the files of testdata/.
 	Name string
@@ -35,36 +35,33 @@ type Kit struct {
 	NewConnector func(delivery.Target, bedsql.Config) (driver.Connector, error)
 	// Neutral holds the parameters of testdata/dsn's list of neutral ones.
 	Neutral map[string]bool
-	// Code gives the class of an error of the server's that has this code, as
-	// testdata/errors writes it.
+	// Code returns the class of a server error with this code, in the form of testdata/errors.
 	Code func(code string) delivery.Class
-	// Own gives, by name, lists of the codes that servers have.
+	// Own returns the servers' own lists of codes, by name.
 	Own func(testing.TB) map[string][]string
 	// BadConn is the class of driver.ErrBadConn.
 	BadConn delivery.Class
 	// Schema makes the tables of testdata/errors and testdata/lost: t (id, n)
 	// with a row at least.
 	Schema []string
-	// Misfits are calls whose arguments do not fit, Modes the DSN parameters
-	// that change how arguments travel.
+	// Misfits are calls with unfitting arguments, Modes the DSN parameters that change how
+	// arguments travel.
 	Misfits []Call
 	Modes   []string
-	// Unreachable are DSNs that lead nowhere; CLOSED stands for an address.
+	// Unreachable are DSNs without a server; CLOSED is replaced by an address.
 	Unreachable []string
-	// BadDSN is one that cannot be read.
+	// BadDSN is an invalid DSN.
 	BadDSN string
 	Values Values
 	// Server is nil for a database in a file.
 	Server *Server
-	// Hold are statements that another session runs before those of
-	// testdata/lost; RollbackFails is whether ROLLBACK fails without a
-	// transaction.
+	// Hold are the statements of another session before those of testdata/lost. RollbackFails
+	// reports whether ROLLBACK fails without a transaction.
 	Hold          []string
 	RollbackFails bool
 }
 
-// Exercise runs the suite. The test that calls it must not be parallel: DSNs
-// depend on the environment.
+// Exercise runs the suite. Its test must not be parallel: DSNs depend on the environment.
 func Exercise(t *testing.T, k Kit) {
 	t.Run("DSN", k.dsns)
 	t.Run("neutral parameters", k.neutral)
@@ -118,8 +115,7 @@ func (k *Kit) dsns(t *testing.T) {
 	})
 }
 
-// The list that the code reads is the one that is documented, with a reason for
-// each.
+// The code reads the documented list, with a reason for each code.
 func (k *Kit) neutral(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile("../../testdata/dsn/" + k.Name + "-neutral.txt")
@@ -165,9 +161,8 @@ func (k *Kit) log(t *testing.T) {
 	}
 }
 
-// Writes through NewConnector are delivered and refused as through Register,
-// whether the connector is the package's own, of a DSN that names the data source,
-// or the bare driver's.
+// Writes through NewConnector are delivered and refused as through Register, for the package's own
+// connector, for one of a DSN with a data source name, and for the bare driver's.
 func (k *Kit) connector(t *testing.T) {
 	t.Parallel()
 	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
@@ -244,7 +239,7 @@ func (k *Kit) classIs(t *testing.T, what string, err error, want delivery.Class)
 	}
 }
 
-// Every code that is listed, and some that are not.
+// This tests every listed code, and some unlisted ones.
 func (k *Kit) codes(t *testing.T) {
 	t.Parallel()
 	means := map[string]string{"mistake": "refused", "outage": "retryable"}
@@ -270,7 +265,7 @@ func (k *Kit) codes(t *testing.T) {
 	cases.Check(t, "errors/"+k.Name+"-codes.txt", func(_ *testing.T, in ...string) string { return k.Code(in[0]).String() })
 }
 
-// The lists that the servers themselves have: a gap would call a final error "accepted".
+// The lists come from the servers themselves: a gap would call a final error "accepted".
 func (k *Kit) own(t *testing.T) {
 	t.Parallel()
 	for list, codes := range k.Own(t) {
@@ -285,7 +280,7 @@ func (k *Kit) own(t *testing.T) {
 	}
 }
 
-// What the database itself says to statements.
+// These are the database's own answers to statements.
 func (k *Kit) statements(t *testing.T) {
 	t.Parallel()
 	db := k.DB(t).Open(t)
@@ -331,7 +326,7 @@ func (k *Kit) misfits(t *testing.T) {
 	}
 }
 
-// Misfit is a call with arguments that do not fit.
+// Misfit is a call with unfitting arguments.
 func Misfit(text string, args ...any) Call { return Call{text, args} }
 
 // Call is a statement with its arguments.
@@ -359,7 +354,7 @@ func (k *Kit) failedDial(t *testing.T) {
 	}
 }
 
-// After an error the dialect says what is true of an open transaction.
+// After an error the dialect reports the true state of an open transaction.
 func (k *Kit) lost(t *testing.T) {
 	t.Parallel()
 	lost := k.Dialect.TransactionLost

@@ -19,16 +19,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// down is a connector whose server is away.
+// down is a connector to a server that is down.
 type down struct{ driver.Connector }
 
 var errDown = errors.New("dial tcp: connection refused")
 
 func (down) Connect(context.Context) (driver.Conn, error) { return nil, errDown }
 
-// Every value that the bare driver takes is written the same by the wrapped one, at once
-// and by the job after an outage, or refused before anything runs, both times. What the
-// bare driver refuses is never written.
+// The wrapped driver writes every value as the bare driver does, at once and by the job after an
+// outage, or refuses it before running anything, both times. It never writes a value refused by the
+// bare driver.
 func late(t *testing.T, k *Kit) {
 	t.Parallel()
 	for _, param := range k.Values.Modes {
@@ -39,7 +39,7 @@ func late(t *testing.T, k *Kit) {
 	}
 }
 
-// ways in which the pairs are written, each into tables of its own.
+// These are the ways of writing the pairs, each into its own tables.
 const (
 	bare = iota
 	atOnce
@@ -139,7 +139,7 @@ func lateIn(t *testing.T, k *Kit, param string) {
 	}
 }
 
-// rows are what a table holds.
+// shownRows returns the content of a table.
 func shownRows(t *testing.T, k *Kit, db *sql.DB, table string) map[int]string {
 	t.Helper()
 	got, err := db.Query("SELECT n, COALESCE(" + k.Values.Shown + ", 'NULL') FROM " + table)

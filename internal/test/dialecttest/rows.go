@@ -10,8 +10,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A write that must change a number of rows is applied if it does, and else rolled back
-// and refused, however the driver sends it.
+// A write with a required number of rows is applied if it changes that number. Otherwise it is
+// rolled back and refused, in every form of sending.
 func requiredRows(t *testing.T, k *Kit) {
 	t.Parallel()
 	for _, mode := range append([]string{""}, k.Modes...) {

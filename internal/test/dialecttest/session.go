@@ -20,10 +20,9 @@ type Server struct {
 	ID, Sleep, Asleep string
 	// Waits reports whether a session waits for a lock.
 	Waits func(t *testing.T, db *sql.DB, id int64) bool
-	// LockTimeout and StatementTimeout bound what follows; NoTimeout undoes
-	// them.
+	// LockTimeout and StatementTimeout bound later statements; NoTimeout undoes them.
 	LockTimeout, StatementTimeout, NoTimeout string
-	// Cancel stops what session %d does, Kill the session.
+	// Cancel stops the statement of session %d, Kill the session.
 	Cancel, Kill string
 	ReadOnly     string
 }
@@ -47,8 +46,8 @@ func (s *Server) SessionID(t *testing.T, c *sql.Conn) (id int64) {
 	return id
 }
 
-// A write that was stopped by a lock, a timeout or an operator may succeed
-// later; one whose session was killed may have been applied.
+// A write stopped by a lock, a timeout or an operator may succeed later. A write in a killed
+// session may have been applied.
 func (k *Kit) later(t *testing.T) {
 	t.Parallel()
 	s := k.Server

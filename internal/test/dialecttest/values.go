@@ -17,25 +17,24 @@ type Values struct {
 	Modes, Columns []string
 	Setup          []string
 	Of             func() []any
-	// Marker is the parameter of an INSERT, Shown what tells stored values apart.
+	// Marker is the parameter of an INSERT, Shown an expression that tells stored values apart.
 	Marker, Shown string
 	// Markers are those of an INSERT with two parameters.
 	Markers string
 	// Returning is whether an INSERT gives Shown back itself.
 	Returning bool
-	// SameErrors: what cannot be stored directly cannot be stored from the log
-	// either, and is refused.
+	// SameErrors means that the log must refuse every value refused by a direct write.
 	SameErrors bool
 	// Skip leaves a value out.
 	Skip func(column string, v any) bool
-	// Unsteady leaves a value out that the driver sends in one way or another, as the
-	// connection's history has it.
+	// Unsteady leaves out a value that the driver sends in different ways, depending on the
+	// connection's history.
 	Unsteady func(v any) bool
 	// Least is how many are stored at least in each mode.
 	Least int
 }
 
-// Replayed is what the driver receives when a value comes back from the log.
+// Replayed returns a value as the driver receives it from the log.
 func Replayed(d *delivery.Dialect, v any) (any, error) {
 	kept, err := d.Storable(v)
 	if err != nil {
@@ -52,8 +51,8 @@ func Replayed(d *delivery.Dialect, v any) (any, error) {
 	return args[0].Value, nil
 }
 
-// Every value is inserted directly and as it comes back from the log. If the
-// database takes the first, it must store the second the same.
+// Every value is inserted directly and as it comes back from the log. If the database accepts the
+// first, it must store the second the same.
 func (k *Kit) values(t *testing.T) {
 	t.Parallel()
 	for mode, param := range k.Values.Modes {
@@ -83,7 +82,7 @@ func (k *Kit) values(t *testing.T) {
 	}
 }
 
-// value gives 1 for a value that was stored.
+// value returns 1 for a stored value.
 func (k *Kit) value(t *testing.T, c *sql.Conn, table, column string, v any) int {
 	t.Helper()
 	direct, refused := k.store(c, table, v)

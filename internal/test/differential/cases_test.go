@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// A fixed case is a program that once told the wrapper from the bare driver.
+// A fixed case is a program that once showed a difference.
 type fixed struct {
 	name, parameters string
 	guarantees       []bedsql.Guarantee
@@ -22,7 +22,7 @@ var guarantees = map[string][]bedsql.Guarantee{
 	"both":          {bedsql.AtLeastOnce, bedsql.ExactlyOnce},
 }
 
-// calls are what a step may do, those whose name begins another one's behind it.
+// calls are the kinds of steps. A name that begins another one comes after it.
 var calls = []string{"prepared exec", "prepared query", "exec", "query", "begin serializable", "begin read-only", "begin", "commit", "rollback"}
 
 // fixedCases reads NAME.cases: "case NAME", "GUARANTEE: DSN PARAMETERS", then a

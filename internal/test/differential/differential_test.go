@@ -87,9 +87,8 @@ func TestWrapperIsIndistinguishableFromTheBareDriver(t *testing.T) {
 	}
 }
 
-// fuzz runs the program of a seed, or new ones as long as BED_FUZZ_TIME says.
-// Without it the seed is the same in each run, so that a change is judged by
-// itself.
+// fuzz runs the program of a seed, or new ones for the time in BED_FUZZ_TIME. Without it every run
+// uses the same seed, so that differences come from code changes.
 func fuzz(t *testing.T, p pair, seed uint64) {
 	until := time.Now()
 	if text := os.Getenv("BED_FUZZ_TIME"); text != "" {
@@ -130,15 +129,15 @@ func join(steps []step) string {
 	return strings.Join(text, "\n  ")
 }
 
-// A pair is what two sides have in common.
+// A pair is the common part of two sides.
 type pair struct {
 	driver, parameters string
 	guarantee          bedsql.Guarantee
 	schema             []string
 }
 
-// run runs a program on two new databases and tells the first difference and at
-// which step it was seen. err is about the test's own needs.
+// run runs a program on two new databases and returns the first difference with its step. err is a
+// problem of the test itself.
 func (p pair) run(program []step, every int) (difference string, at int, err error) {
 	var sides [2]*side
 	var inspectors [2]*sql.DB
@@ -193,10 +192,10 @@ func (p pair) run(program []step, every int) (difference string, at int, err err
 	return difference, at, err
 }
 
-// describedByOne reports whether both refuse, in a transaction that PostgreSQL has
-// aborted: pgx an argument for a text that the connection has described before, the
-// server any other text. Exactly once what was described before is the write with
-// its receipt (docs/exactly-once.md).
+// describedByOne reports whether both sides refuse a statement in a transaction aborted by
+// PostgreSQL, for different reasons: pgx an argument of a text described on this connection before,
+// the server any other text. Under ExactlyOnce the described text includes the receipt
+// (docs/exactly-once.md).
 func describedByOne(bare, wrapped string) bool {
 	return strings.HasPrefix(bare, `"failed to encode args[`) && strings.Contains(wrapped, "Code:25P02")
 }

@@ -1,29 +1,28 @@
-// Package differential holds a test that runs the same random statements
-// through a wrapped driver and through the bare one, each with a database of its
-// own on the same server, and demands that nothing tells them apart: results and
-// errors of each statement, what the session's functions say, and the tables.
+// Package differential runs the same random statements through a wrapped driver and through the
+// bare one, each with a database of its own on the same server, and demands equality: of results
+// and errors, of the session's functions, and of the tables.
 //
-// What it runs is data, in testdata for each database: NAME.schema.sql holds the
-// tables, NAME.statements the statements with placeholders for random values,
-// NAME.variants the parameters of the DSN. A line of statements is
+// Its input is data, in testdata for each database: NAME.schema.sql holds the tables,
+// NAME.statements the statements with placeholders for random values, NAME.variants the parameters
+// of the DSN. A line of statements is
 //
 //	[weight] [at-least-once:] SQL with {class} for a value
 //
-// where a class is one of those in values_test.go and "at-least-once:" keeps a statement
-// from programs under ExactlyOnce, with the reason in the comment above it.
+// Classes are in values_test.go. "at-least-once:" excludes a statement from programs under
+// ExactlyOnce; the comment above it has the reason.
 //
-// NAME.cases are programs that once showed a difference, run always; NAME.failing
-// are statements that fail, and NAME.session what the session is asked after each.
+// NAME.cases are programs with past differences, always run. NAME.failing are failing statements,
+// and NAME.session the questions to the session after each.
 //
-// A second test opens applications by random DSNs, under several accounts and behind
-// a pooler, and has jobs with other accounts deliver what they would have written.
+// A second test opens applications by random DSNs, under several accounts and behind a pooler, and
+// lets jobs with other accounts deliver their writes.
 //
-// What may differ, and why, is in docs/exactly-once.md. Left out are a DSN with
-// autocommit=0, which the wrapper refuses, and soft transactions, which answer a
-// write that fails otherwise on purpose.
+// docs/exactly-once.md lists the permitted differences with their reasons. Two things are left out:
+// DSNs with autocommit=0, which the wrapper refuses, and soft transactions, because they answer
+// failed writes differently on purpose.
 //
-// The seed is printed with each failure, and so is the shortest program found
-// that still shows it. These environment variables serve to look closer:
+// Each failure prints the seed and the shortest program found for it. These environment variables
+// help to investigate:
 //
 //	BED_FUZZ_SEED     the seed of the first program, to see a failure again
 //	BED_FUZZ_TIME     how long to go on with new programs (10m); default one each

@@ -31,26 +31,26 @@ import (
 // randomDSNs is how many DSNs are tried for each database.
 const randomDSNs = 1000
 
-// effective is a world in which applications and jobs have accounts, and ways to
-// the database, of their own.
+// effective is a world with separate accounts, and separate ways to the database, for applications
+// and jobs.
 type effective struct {
 	read func(dsn string) (delivery.Target, error)
 	// admin reads what was written.
 	admin *sql.DB
-	// applications and jobs give DSNs, to which parameters are added.
+	// applications and jobs are DSNs without the tested parameters.
 	applications, jobs []string
 	// before is run by admin before each portion of the DSNs.
 	before []string
 	add    func(dsn, name, value string) string
 	params map[string][]string
-	// write writes a row that shows what its session has; seen is that row, with
-	// where it is, without its number.
+	// write writes a row with its session's state. seen is that row and its place, without its
+	// number.
 	write, seen string
 }
 
-// What an application's session resolves to, whatever its DSN, its account, the
-// database and a pooler make of it, its entry says: a job with another account, or
-// behind a pooler, writes the same row into the same place, or none.
+// An entry holds its session's effective settings, with the effects of the DSN, its account, the
+// database and a pooler. A job with another account, or behind a pooler, writes the same row to the
+// same place, or no row.
 func TestJobWritesLikeTheApplicationsSession(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -151,8 +151,8 @@ func indexOf(u *txlog.Unit) (i int) {
 	return i
 }
 
-// apply writes the row 2*i in a session of dsn, and leaves an entry for 2*i+1;
-// an error if there is no such session, or it cannot write.
+// apply writes the row 2*i in a session of dsn, and leaves an entry for 2*i+1. It fails if no such
+// session is possible, or if the session cannot write.
 func (e *effective) apply(t *testing.T, log txlog.Storage, dsn string, i, job int) error {
 	target, err := e.read(dsn)
 	if err != nil {
@@ -224,7 +224,7 @@ func must(t *testing.T, db *sql.DB, statements ...string) {
 }
 
 func effectivePostgres(t *testing.T) *effective {
-	// Its jobs have more sessions than a server that others test on may have left.
+	// Its jobs open more sessions than a shared server may have left.
 	db := testdb.PrivatePostgres(t, "max_connections=300").DB(t)
 	admin := db.Open(t)
 	role := func(name string) string { return name + "_" + db.Name }

@@ -8,8 +8,8 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// The wrapper asks some servers whether an error took the transaction with it.
-// What the session says of its last statement must not change by that.
+// The wrapper asks some servers whether an error ended the transaction. That question must not
+// change the session's report on its last statement.
 func TestSessionAfterAnErrorMatchesTheBareDriver(t *testing.T) {
 	t.Parallel()
 	if err := register(); err != nil {
@@ -48,8 +48,8 @@ func TestSessionAfterAnErrorMatchesTheBareDriver(t *testing.T) {
 	}
 }
 
-// afterEach has each statement fail in a transaction that wrote and read, once
-// for each of the questions, since one would change the next one's answer.
+// afterEach makes each statement fail in a transaction with writes and reads. It does so once for
+// each question, since a question would change the answer to the next.
 func afterEach(begin step, failing, questions []string) (all []step) {
 	exec := func(text string) step { return step{do: "exec", sql: text} }
 	all = append(all, exec("INSERT INTO parent (id) VALUES (7)"))

@@ -34,7 +34,7 @@ func (s step) String() string {
 	return text
 }
 
-// A template is a statement whose values are still to be chosen.
+// A template is a statement without its values.
 type template struct {
 	sql         string
 	weight      int
@@ -47,8 +47,8 @@ var (
 	hasRows  = regexp.MustCompile(`(?i)^\s*(SELECT|SHOW|VALUES|TABLE|PRAGMA)\b|\bRETURNING\b`)
 )
 
-// lines reads a file of testdata without comments and empty lines; a line that
-// begins with a blank goes on with the one before.
+// lines reads a file of testdata without comments and empty lines; a line beginning with a blank
+// continues the previous one.
 func lines(t testing.TB, name string) (all []string) {
 	t.Helper()
 	file, err := testdata.Open("testdata/" + name)
@@ -101,8 +101,8 @@ func newGenerator(t testing.TB, driver string, guarantee bedsql.Guarantee, seed 
 	return g
 }
 
-// program makes about n steps: statements on their own, and local transactions
-// with savepoints, most of which commit.
+// program makes about n steps: single statements, and local transactions with savepoints. Most
+// transactions commit.
 func (g *generator) program(n int) (steps []step) {
 	for len(steps) < n {
 		if g.IntN(5) > 0 {
@@ -149,8 +149,8 @@ func (g *generator) statement() step {
 	})
 	s.do = "exec"
 	rows := hasRows.MatchString(s.sql)
-	// Now and then by the other call, but not where go-sql-driver/mysql waits for
-	// ever: Exec, prepared by it or by the program, of what returns rows.
+	// Now and then it uses the other call. Not for Exec of a statement with rows, prepared by the
+	// driver or the program: there go-sql-driver/mysql waits for ever.
 	if otherCall := g.IntN(20) == 0 && (g.driver != mysql || !rows); rows != otherCall {
 		s.do = "query"
 	}

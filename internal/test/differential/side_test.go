@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A side runs a program on one connection and says what came of each step.
+// A side runs a program on one connection and describes the result of each step.
 type side struct {
 	name   string // of the database, which an answer may hold
 	driver string
@@ -21,16 +21,15 @@ type side struct {
 	pool   *sql.DB
 	conn   *sql.Conn
 	tx     *sql.Tx
-	// A BEGIN sent as text is open, as far as the program knows. SQLite locks out
-	// those who look at the tables meanwhile, wholly if a second BEGIN EXCLUSIVE
-	// failed.
+	// byText means that a BEGIN sent as text is open, as far as the program knows. SQLite then
+	// locks out other readers of the tables, wholly after a failed second BEGIN EXCLUSIVE.
 	byText   bool
 	prepared map[string]*sql.Stmt // used again for the same text
-	// The receipt stands before the write in the text of the simple protocol, so
-	// that the server counts from there.
+	// positionsDiffer means that the receipt precedes the write in one text of the simple protocol,
+	// and the server counts positions from there.
 	positionsDiffer bool
-	// In SQLite the answer to anything but a write repeats that to the last
-	// write, which is the receipt's under ExactlyOnce.
+	// onlyWritesCount is for SQLite: its answer to other statements repeats the result of the last
+	// write, under ExactlyOnce the receipt's.
 	onlyWritesCount bool
 	// An error of COMMIT leaves the session to its owner.
 	goesOn bool
@@ -51,7 +50,7 @@ func (s *side) open() (err error) {
 	if s.conn, err = s.pool.Conn(context.Background()); err != nil {
 		return errors.Join(err, s.pool.Close())
 	}
-	// FOUND_ROWS() of a MariaDB session that had no query is 0 or 1 by chance.
+	// FOUND_ROWS() in a MariaDB session without queries is randomly 0 or 1.
 	s.run(step{do: "query", sql: "SELECT 1"})
 	return nil
 }
@@ -66,9 +65,8 @@ func (s *side) close() error {
 	return errors.Join(s.conn.Close(), s.pool.Close())
 }
 
-// again begins a new session behind an error of COMMIT or ROLLBACK, which the
-// wrapper takes for the end of one where the protocol does not tell that the
-// transaction is over.
+// again begins a new session after a failed COMMIT or ROLLBACK: the wrapper also ends the session
+// unless the protocol shows the end of the transaction.
 func (s *side) again(err error) {
 	if err == nil || s.goesOn {
 		return
@@ -79,7 +77,7 @@ func (s *side) again(err error) {
 	}
 }
 
-// run does a step and describes all that its caller sees.
+// run runs a step and describes everything visible to its caller.
 func (s *side) run(t step) string {
 	ctx := context.Background()
 	defer func() {
@@ -186,7 +184,7 @@ func (s *side) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 	return stmt, nil
 }
 
-// failure describes an error by its types, its text and what its fields tell.
+// failure describes an error by its types, text and fields.
 func (s *side) failure(err error) string {
 	if err == nil {
 		return "ok"
@@ -214,8 +212,8 @@ func (s *side) failure(err error) string {
 	return s.mask(text)
 }
 
-// mask hides what two databases cannot have in common: their names, and the
-// numbers that PostgreSQL gave to the types made in them.
+// mask hides necessary differences between two databases: their names, and PostgreSQL's numbers for
+// their types.
 func (s *side) mask(text string) string {
 	return madeType.ReplaceAllString(strings.ReplaceAll(text, s.name, "DATABASE"), "${1}MADE")
 }
@@ -224,9 +222,9 @@ var isWrite = regexp.MustCompile(`(?i)^\s*(INSERT|REPLACE|UPDATE|DELETE|WITH)\b`
 
 var madeType = regexp.MustCompile(`(?i)((?:OID |"\w+" ))[1-9]\d{4,}\b`)
 
-// describe reads rows to their end: columns with all that is known of their
-// types, and values with theirs. Of rows that fail it is the error alone: the
-// wrapper reads those of a write before it answers, and so learns it earlier.
+// describe reads rows to their end: columns with all facts about their types, and values with
+// theirs. For failing rows it returns the error alone: the wrapper reads the rows of a write before
+// it answers, and so meets the error earlier.
 func describe(rows *sql.Rows, failure func(error) string) (string, error) {
 	defer func() { _ = rows.Close() }()
 	var b strings.Builder
@@ -289,7 +287,7 @@ func dump(ctx context.Context, pool *sql.DB, tables []string) (contents, error) 
 	return all, nil
 }
 
-// differ says which rows only one of the two has.
+// differ returns the rows in only one of the two.
 func (c contents) differ(other contents) string {
 	var b strings.Builder
 	for table, rows := range c {

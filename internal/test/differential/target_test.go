@@ -16,8 +16,7 @@ import (
 
 var createTable = regexp.MustCompile(`(?m)^CREATE TABLE ([\w.]+)`)
 
-// schema reads the statements of a schema: one begins with each line that is not
-// indented.
+// schema reads the statements of a schema: each line without an indent begins a statement.
 func schema(t testing.TB, driver string) []string {
 	t.Helper()
 	return lines(t, driver+".schema.sql")
@@ -30,8 +29,7 @@ func (p pair) tables() (names []string) {
 	return names
 }
 
-// database makes an empty one. Those of a test that goes on for hours must not
-// wait for its end to be dropped.
+// database makes an empty database. In tests of hours, it must be dropped before their end.
 func (p pair) database() (testdb.DB, func() error, error) {
 	if p.driver == sqlite {
 		dir, err := os.MkdirTemp("", "bed-differential-")

@@ -27,8 +27,7 @@ func mustLoad(name string) *time.Location {
 	return loc
 }
 
-// classes of values: mostly what fits a column of the kind, and what is at its
-// edges or beyond.
+// classes are kinds of values: most fit their column, and others are at its limits or beyond.
 var classes = map[string][]any{
 	"id":    {int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), int64(7), int64(8)},
 	"small": {int64(0), int64(1), int64(-1), int64(5), int64(42), int64(100), int64(127), int64(13)},
@@ -79,7 +78,7 @@ func literal(driver string, v any) (string, bool) {
 	case bool:
 		return fmt.Sprint(v), true
 	case string:
-		// PostgreSQL takes a text for ended at a NUL, and what follows for garbage.
+		// For PostgreSQL a NUL ends the text, and the rest is garbage.
 		return "'" + strings.ReplaceAll(v, "'", "''") + "'", !strings.Contains(v, "\x00")
 	case []byte:
 		switch {

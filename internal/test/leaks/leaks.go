@@ -1,4 +1,4 @@
-// Package leaks gives the goroutines that tests leave time to end.
+// Package leaks gives goroutines of tests time to end.
 package leaks
 
 import (
@@ -10,8 +10,8 @@ import (
 // patience is for a busy machine: goleak itself waits for less than half a second.
 const patience = 30 * time.Second
 
-// Patient has goleak.VerifyTestMain look once the goroutines have ended, or have had the time
-// to. ignored are the options that say which need not.
+// Patient makes goleak.VerifyTestMain wait for goroutines to end, within a time limit. ignored are
+// the options for exempt goroutines.
 func Patient(m goleak.TestingM, ignored ...goleak.Option) goleak.TestingM { return patient{m, ignored} }
 
 type patient struct {

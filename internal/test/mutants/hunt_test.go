@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// chosen names the mutants that are hunted, with blanks between them, or "all".
+// chosen names the mutants to hunt, separated by blanks, or "all".
 const chosen = "BED_MUTANTS"
 
 func TestEveryMutantIsCaught(t *testing.T) {
@@ -40,8 +40,8 @@ func TestEveryMutantIsCaught(t *testing.T) {
 	}
 }
 
-// hunt runs the simulation on the mutant. It gives the seed of the history that
-// broke the claim, or what was said if that is not the claim.
+// hunt runs the simulation on the mutant. It returns the seed of the history with the broken claim,
+// or the output if another thing failed.
 func (m mutant) hunt(root string) (seed, said string, err error) {
 	files, err := m.apply(root)
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// mutant is a fault to be put into the code, and what must notice it.
+// mutant is a fault for the code, and the check that must notice it.
 type mutant struct {
 	name string
-	// claim is the one of the simulation's that breaks, and histories are within how
-	// many of test.
+	// claim is the broken claim of the simulation, histories the number of histories needed at
+	// most, and test their test.
 	claim     string
 	histories int
 	test      string
 	edits     []edit
 }
 
-// edit replaces a text that occurs once in a file.
+// edit replaces a unique text in a file.
 type edit struct{ file, old, new string }
 
 // load reads the mutants of the repository at root, by name.
@@ -46,9 +46,9 @@ func load(root string) (all []mutant, err error) {
 	return all, nil
 }
 
-// parse reads a mutant: remarks, "claim: …", "histories: …" and "test: …", if it
-// is not that of histories about everything, then for each edit "-- file … --",
-// "-- old --" and "-- new --" with what belongs to it.
+// parse reads a mutant: remarks, "claim: …", "histories: …" and, unless it is the test of histories
+// about everything, "test: …". For each edit follow "-- file … --", "-- old --" and "-- new --"
+// with their texts.
 func parse(text string) (m mutant, err error) {
 	m.test = "TestNoInterleavingOfWriters"
 	var to *string

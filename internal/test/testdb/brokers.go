@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// PrivateNATS starts a NATS server with JetStream of its own for a test, which keeps
-// what it has acknowledged when it is killed. extra are lines of its configuration. With -short the test is
-// skipped; without the binary it fails and says what to install.
+// PrivateNATS starts a private NATS server with JetStream for a test. Acknowledged messages survive
+// a kill. extra are lines of its configuration. With -short the test is skipped; without the binary
+// it fails with installation advice.
 func PrivateNATS(t testing.TB, extra ...string) *Server {
 	t.Helper()
 	return private(t, recipe{
@@ -45,7 +45,7 @@ func PrivateRabbitMQ(t testing.TB, extra ...string) *Server {
 		kind: "rabbitmq", account: "rabbitmq",
 		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
 		serve: func(dir string, port int, extra []string) (*exec.Cmd, error) {
-			// Not the script in PATH, which leaves the process group.
+			// The script in PATH would leave the process group.
 			bin, err := findBinary("lib/rabbitmq/bin/rabbitmq-server", "apt-get install rabbitmq-server")
 			if err != nil {
 				return nil, err
@@ -54,7 +54,7 @@ func PrivateRabbitMQ(t testing.TB, extra ...string) *Server {
 				fmt.Sprintf("RABBITMQ_NODE_PORT=%d", port), fmt.Sprintf("RABBITMQ_DIST_PORT=%d", peers),
 				"RABBITMQ_MNESIA_BASE="+filepath.Join(dir, "mnesia"), "RABBITMQ_LOG_BASE="+dir, "RABBITMQ_LOGS=-", "RABBITMQ_CONF_ENV_FILE=/dev/null",
 				"RABBITMQ_CONFIG_FILE="+filepath.Join(dir, "none"), "RABBITMQ_ENABLED_PLUGINS_FILE="+filepath.Join(dir, "plugins"),
-				// Without the daemon that finds nodes, which would stay.
+				// The daemon for finding nodes would outlive the test.
 				fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -erl_epmd_port %d %s", peers, strings.Join(extra, " ")), bin), nil
 		},
 		dsn:        func(port int) string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", port) },
@@ -63,8 +63,8 @@ func PrivateRabbitMQ(t testing.TB, extra ...string) *Server {
 	}, extra)
 }
 
-// PrivateKafka is PrivateNATS for a server of Kafka's protocol: serve is the command that has it
-// listen on a port and keep its data in the working directory.
+// PrivateKafka is PrivateNATS for a server of Kafka's protocol: serve returns the command for
+// listening on a port, with data in the working directory.
 func PrivateKafka(t testing.TB, serve func(port int) *exec.Cmd) *Server {
 	t.Helper()
 	return private(t, recipe{
@@ -83,7 +83,7 @@ func PrivateKafka(t testing.TB, serve func(port int) *exec.Cmd) *Server {
 	}, nil)
 }
 
-// greets reports whether a server says something to who says hello.
+// greets reports whether a server answers hello.
 func greets(addr, hello string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

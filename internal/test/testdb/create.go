@@ -16,22 +16,20 @@ import (
 
 const (
 	namePrefix = "bedtest_"
-	// staleAfter is longer than any test run: older databases belong to runs
-	// that were killed.
+	// staleAfter is longer than any test run: older databases belong to killed runs.
 	staleAfter    = 24 * time.Hour
 	createTimeout = 2 * time.Minute
 	dropTimeout   = time.Minute
 )
 
-// admin is an account on a server that may create databases.
+// admin is an account with the right to create databases on a server.
 type admin struct {
 	driver string
 	dsn    string
 }
 
-// newName is unique over processes and machines that share a server. It
-// carries the second it was made in, so that a later run can tell a
-// forgotten database from one in use.
+// newName is unique over all processes and machines sharing a server. It contains the second of its
+// creation, so that a later run can tell a forgotten database from one in use.
 func newName() string {
 	return fmt.Sprintf("%s%d_%s", namePrefix, time.Now().Unix(), strings.ToLower(rand.Text()[:16]))
 }
@@ -75,8 +73,8 @@ func (a admin) create() (DB, error) {
 	return db, nil
 }
 
-// createPostgres copies template0, which nobody can be connected to; another
-// copy or a drop in progress may still keep it busy for a moment.
+// createPostgres copies template0, because no session can be connected to it; another running copy
+// or drop may still keep it busy for a moment.
 func createPostgres(ctx context.Context, pool *sql.DB, name string) error {
 	const objectInUse = "55006"
 	for {
@@ -110,8 +108,8 @@ func (a admin) drop(name string) error {
 	return nil
 }
 
-// dropMySQL first ends the sessions of the database: one with an open
-// transaction holds metadata locks that DROP DATABASE waits for.
+// dropMySQL first ends the database's sessions: DROP DATABASE would wait for the metadata locks of
+// open transactions.
 func dropMySQL(ctx context.Context, pool *sql.DB, name string) error {
 	ids, err := column(ctx, pool, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
 	if err != nil {
@@ -146,8 +144,8 @@ func column(ctx context.Context, pool *sql.DB, query string, args ...any) (all [
 	return all, rows.Err()
 }
 
-// sweep drops what killed runs left behind. Another process may sweep at the
-// same time and a failure costs nothing but room, so errors are left alone.
+// sweep drops the databases of killed runs. It ignores errors: another process may be sweeping too,
+// and a failure costs only disk space.
 func (a admin) sweep() {
 	query := "SELECT schema_name FROM information_schema.schemata"
 	if a.driver == DriverPostgres {

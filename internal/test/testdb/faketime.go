@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// FakeClock gives the options of a private server whose clock can be set while it
-// runs, by libfaketime: set makes it differ from the machine's, forwards or back,
-// from the server's next look at it.
+// FakeClock returns the options of a private server with an adjustable clock, by libfaketime. set
+// shifts it against the machine's, forwards or back, from the server's next look at it.
 func FakeClock(t testing.TB) (options []string, set func(difference time.Duration) error, err error) {
 	t.Helper()
 	found := ""
@@ -23,7 +22,7 @@ func FakeClock(t testing.TB) (options []string, set func(difference time.Duratio
 	if found == "" {
 		return nil, nil, errors.New("libfaketime is missing; install it (`apt-get install faketime` on Debian and Ubuntu)")
 	}
-	// Not t.TempDir: that is closed to the account that the server runs as.
+	// The server's account cannot enter t.TempDir.
 	dir, err := os.MkdirTemp("", dirPrefix) //nolint:usetesting // for that reason
 	if err != nil {
 		return nil, nil, err
@@ -42,7 +41,7 @@ func FakeClock(t testing.TB) (options []string, set func(difference time.Duratio
 	}
 	return []string{
 		envOption + "LD_PRELOAD=" + found, envOption + "FAKETIME_TIMESTAMP_FILE=" + file, envOption + "FAKETIME_NO_CACHE=1",
-		// What the server waits for is not off.
+		// These keep the server's waits accurate.
 		envOption + "FAKETIME_DONT_FAKE_MONOTONIC=1", envOption + "DONT_FAKE_MONOTONIC=1",
 	}, set, set(0)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Environment variables that say where the shared servers are. The DSNs are
-// taken as they are; the ports only replace the usual ones in the search.
+// These environment variables locate the shared servers. The DSNs are used unchanged; the ports
+// only replace the usual ones in the search.
 const (
 	EnvMySQLDSN     = "BED_TEST_MYSQL_DSN"
 	EnvPostgresDSN  = "BED_TEST_POSTGRES_DSN"
@@ -31,8 +31,8 @@ var (
 	sharedPostgres = sync.OnceValues(func() (admin, error) { return findAndSweep(DriverPostgres) })
 )
 
-// Find returns the DSN of the shared server of a driver ("mysql" or
-// "postgres"). The error says where it looked and what to do.
+// Find returns the DSN of the shared server of a driver ("mysql" or "postgres"). Its error lists
+// the searched places and gives advice.
 func Find(driver string) (dsn string, err error) {
 	a, err := find(driver)
 	return a.dsn, err
@@ -69,8 +69,7 @@ func find(driver string) (admin, error) {
 
 func mysqlDSN(port string) string { return "root@tcp(127.0.0.1:" + port + ")/?parseTime=true" }
 
-// postgresDSN leaves the password to pgx, which reads PGPASSWORD and the password
-// file by itself.
+// postgresDSN leaves the password to pgx: pgx reads PGPASSWORD and the password file by itself.
 func postgresDSN(port string) string {
 	return "postgres://postgres@127.0.0.1:" + port + "/postgres?sslmode=disable"
 }
@@ -91,8 +90,8 @@ func (a admin) ping() error {
 	return a.do(ctx, func(db *sql.DB) error { return db.PingContext(ctx) })
 }
 
-// do opens a pool for one piece of work: a pool kept for the process would
-// show as a leaked goroutine in packages that look for those.
+// do opens a pool for one piece of work: a lasting pool would show as a leaked goroutine in
+// packages with leak checks.
 func (a admin) do(ctx context.Context, work func(*sql.DB) error) error {
 	db, err := a.open()
 	if err != nil {
@@ -127,10 +126,9 @@ func (a admin) open() (*sql.DB, error) {
 	return nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", a.driver)
 }
 
-// EnvMySQLPath set to 1 has the tests run as on MySQL: the MariaDB servers that
-// are started say that they are MySQL 8.0, so that bed and the libraries use none
-// of what only MariaDB has (compound statements, RETURNING), and [Each] runs on
-// them alone.
+// EnvMySQLPath set to 1 runs the tests as on MySQL. The started MariaDB servers claim to be MySQL
+// 8.0, so that bed and the libraries use no MariaDB extensions (compound statements, RETURNING).
+// [Each] then runs on these servers alone.
 const EnvMySQLPath = "BED_TEST_MYSQL_PATH"
 
 const mysqlPathVersion = "8.0.36-bed-test"
@@ -138,7 +136,7 @@ const mysqlPathVersion = "8.0.36-bed-test"
 // MySQLPath reports whether the tests run as on MySQL.
 func MySQLPath() bool { return os.Getenv(EnvMySQLPath) == "1" }
 
-// checkPath refuses a server that would be taken for MariaDB.
+// checkPath refuses a server recognizable as MariaDB.
 func (a admin) checkPath() error {
 	if !MySQLPath() || a.driver != DriverMySQL {
 		return nil

@@ -10,32 +10,31 @@ import (
 	"time"
 )
 
-// galeraProvider is where Debian's galera-4 has the library.
+// galeraProvider is the path of the library in Debian's galera-4.
 const galeraProvider = "/usr/lib/galera/libgalera_smm.so"
 
-// ClusterAccount is the account of applications on a cluster: it may do anything to
-// the databases of a [Cluster], but not what a server keeps to its administrators
-// (it is refused by read_only, as root is not). It has no password.
+// ClusterAccount is the applications' account on a cluster. It has all rights on the databases of a
+// [Cluster], but no administrative ones (unlike root, it is subject to read_only). It has no
+// password.
 const ClusterAccount = "bed_app"
 
-// Cluster is a private MariaDB cluster: Galera nodes on 127.0.0.1, which end with
-// the test. Its methods belong to the goroutine of the test.
+// Cluster is a private MariaDB cluster: Galera nodes on 127.0.0.1 that end with the test. Call its
+// methods on the test's goroutine.
 type Cluster struct {
 	Nodes []*Node
 	t     testing.TB
 }
 
-// Node is one of them. A node that was killed is started by [Node.Rejoin].
+// Node is a node of a cluster. [Node.Rejoin] restarts a killed one.
 type Node struct {
 	*Server
 	cluster *Cluster
-	// group is where the nodes talk to each other.
+	// group is the address of the nodes' own traffic.
 	group string
 }
 
-// Galera starts a cluster of n nodes. change gives further options of the i-th.
-// With -short the test is skipped; without the binaries it fails and says what to
-// install.
+// Galera starts a cluster of n nodes. change returns further options of the i-th. With -short the
+// test is skipped; without the binaries it fails with installation advice.
 func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 	t.Helper()
 	if testing.Short() {
@@ -75,7 +74,7 @@ func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 	return c
 }
 
-// address is that of the cluster for a node that joins it.
+// address is the cluster's address for a joining node.
 func (c *Cluster) address(except *Node) string {
 	var groups []string
 	for _, n := range c.Nodes {
@@ -86,8 +85,8 @@ func (c *Cluster) address(except *Node) string {
 	return "--wsrep-cluster-address=gcomm://" + strings.Join(groups, ",")
 }
 
-// DB makes an empty database, which [ClusterAccount] may use, and gives it as each
-// node has it.
+// DB makes an empty database with rights for [ClusterAccount], and returns it as seen through each
+// node.
 func (c *Cluster) DB(t testing.TB) []DB {
 	t.Helper()
 	made := c.Nodes[0].Server.DB(t)
@@ -102,19 +101,17 @@ func (c *Cluster) DB(t testing.TB) []DB {
 	return dbs
 }
 
-// Isolate cuts the node off from the others, which go on without it; [Node.Heal]
-// ends that.
+// Isolate cuts the node off from the others, and they continue without it; [Node.Heal] ends that.
 func (n *Node) Isolate() { n.Exec("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'") }
 
-// Heal ends [Node.Isolate] and waits until the node has what it missed.
+// Heal ends [Node.Isolate] and waits until the node has caught up.
 func (n *Node) Heal() {
 	n.t.Helper()
 	n.Exec("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=0'")
 	n.cluster.AwaitWhole()
 }
 
-// Rejoin starts a node that was killed or stopped; it gets from another what it
-// lacks.
+// Rejoin starts a killed or stopped node. Another node sends it the missing data.
 func (n *Node) Rejoin() {
 	n.t.Helper()
 	last := len(n.inst.extra) - 1
@@ -123,7 +120,7 @@ func (n *Node) Rejoin() {
 	n.cluster.AwaitWhole()
 }
 
-// AwaitWhole waits until all nodes that run are a cluster.
+// AwaitWhole waits until all running nodes form a cluster.
 func (c *Cluster) AwaitWhole() {
 	c.t.Helper()
 	running := 0
@@ -140,14 +137,14 @@ func (c *Cluster) AwaitWhole() {
 	}
 }
 
-// AwaitCutOff waits until the node has noticed that it is alone.
+// AwaitCutOff waits until the node has noticed its isolation.
 func (n *Node) AwaitCutOff() {
 	n.t.Helper()
 	n.sees("SELECT COUNT(*) FROM information_schema.global_status WHERE variable_name = 'WSREP_CLUSTER_STATUS' AND variable_value <> 'Primary'")
 }
 
-// sees waits until a query gives a number that is not 0. A node that is not ready
-// answers nothing but SHOW and SET, and for a moment not at all.
+// sees waits until a query returns a nonzero number. A node that is not ready answers only SHOW and
+// SET, and at times not even those.
 func (n *Node) sees(query string) {
 	n.t.Helper()
 	deadline := time.Now().Add(startTimeout)

@@ -27,8 +27,8 @@ const (
 // instance is a server of its own directory and port, running or not.
 type instance struct {
 	recipe recipe
-	// extra are options of the server; those that begin with "env:" are variables of
-	// its environment.
+	// extra are options of the server; those beginning with "env:" are variables of its
+	// environment.
 	extra []string
 	dir   string
 	port  int
@@ -39,7 +39,7 @@ type instance struct {
 }
 
 func newInstance(r recipe, extra []string) (*instance, error) {
-	// Not t.TempDir: that is closed to the account that the server runs as.
+	// The server's account cannot enter t.TempDir.
 	dir, err := os.MkdirTemp("", dirPrefix)
 	if err != nil {
 		return nil, err
@@ -127,8 +127,7 @@ func (i *instance) running() bool {
 	}
 }
 
-// awaitReady polls, since a server has no other way of saying to everyone that
-// it answers.
+// awaitReady polls, since there is no general signal of a server's readiness.
 func (i *instance) awaitReady() error {
 	deadline := time.NewTimer(startTimeout)
 	defer deadline.Stop()
@@ -178,8 +177,8 @@ func (i *instance) stop() error {
 	}
 }
 
-// close ends the server and removes its data, which nobody needs any more: an
-// orderly end is not necessary.
+// close ends the server and removes its data. An orderly end is unnecessary, because the data is
+// not needed any more.
 func (i *instance) close() error {
 	err := i.kill()
 	releaseSharedMemory(filepath.Join(i.dir, "data"))
@@ -212,7 +211,7 @@ func (i *instance) logTail() string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// freePort finds a port on which nobody listens; see [Listen] for kept.
+// freePort finds an unused port; see [Listen] for kept.
 func freePort() (port int, kept io.Closer, err error) {
 	l, kept, err := Listen(20000)
 	if err != nil {
@@ -232,10 +231,10 @@ func keptPort(t testing.TB) int {
 	return port
 }
 
-// Listen takes a port of 127.0.0.1 between lowest and 10000 above it. Below 32000
-// the kernel hands none out to clients: while a server is stopped, no outgoing
-// connection may take its port. Nor does Listen hand it out again, in any process, until
-// kept is closed, which is UDP's port of the same number.
+// Listen takes a port of 127.0.0.1 between lowest and 10000 above it. Below 32000 the kernel
+// assigns none to clients, so that no outgoing connection takes the port of a stopped server. No
+// process gets the same port from Listen until kept is closed. kept is the UDP port of the same
+// number.
 func Listen(lowest int) (l net.Listener, kept io.Closer, err error) {
 	const count = 10000
 	for range portAttempts {

@@ -11,11 +11,10 @@ import (
 	"testing"
 )
 
-// PgBouncer starts a PgBouncer in transaction mode in front of the server of db,
-// with at most five connections to it, and gives db as reached through it. It ends with
-// the test. settings are in the form name=value and win over the default ones.
-// With -short the test is skipped; without the binary it fails and says what to
-// install.
+// PgBouncer starts a PgBouncer in transaction mode in front of the server of db, with at most five
+// connections to it, and returns db as reached through it. It ends with the test. settings have the
+// form name=value and override the default ones. With -short the test is skipped; without the
+// binary it fails with installation advice.
 func PgBouncer(t testing.TB, db DB, settings ...string) DB {
 	t.Helper()
 	host, port, err := net.SplitHostPort(db.Addr())

@@ -19,8 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// own gives dir to the account that the server runs as: database servers
-// refuse to run as root.
+// own gives dir to the server's account: database servers refuse to run as root.
 func own(dir, account string) error {
 	cred, err := credential(account)
 	if err != nil || cred == nil {
@@ -29,7 +28,7 @@ func own(dir, account string) error {
 	return os.Chown(dir, int(cred.Uid), int(cred.Gid))
 }
 
-// runAs makes cmd run in dir as that account.
+// runAs makes cmd run in dir as the given account.
 func runAs(cmd *exec.Cmd, dir, account string) error {
 	cred, err := credential(account)
 	if err != nil {
@@ -55,8 +54,8 @@ func credential(account string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(uidErr, gidErr)
 }
 
-// startProcess starts a server that writes to log, and closes that. Waiting for it waits for its
-// children too: all of them hold the pipe to log.
+// startProcess starts a server with its output in log, and closes log. Waiting for the server
+// includes its children: all of them hold the pipe to log.
 func startProcess(cmd *exec.Cmd, log *os.File, orphanSignal syscall.Signal) (*process, error) {
 	p := &process{cmd: cmd, dead: make(chan struct{})}
 	pipe := struct{ io.Writer }{log} // not the file itself, which the children would get in its place
@@ -64,8 +63,8 @@ func startProcess(cmd *exec.Cmd, log *os.File, orphanSignal syscall.Signal) (*pr
 	cmd.SysProcAttr.Pdeathsig = orphanSignal
 	started := make(chan error)
 	go func() {
-		// The kernel sends the signal when the thread that started the
-		// server ends, so this one stays until the server has.
+		// The kernel sends the signal at the end of the thread that started the server, so this
+		// thread stays until the server ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -88,8 +87,8 @@ func (p *process) signal(sig syscall.Signal) error {
 	return err
 }
 
-// kill stops the server before looking for its children, so that it cannot
-// make new ones, nor notice their death and start over. It returns when all are dead.
+// kill stops the server before looking for its children, so that it can neither make new ones nor
+// notice their death and restart. It returns after the death of all.
 func (p *process) kill() error {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -105,7 +104,7 @@ func (p *process) kill() error {
 	return err
 }
 
-// alive is false for a zombie that nobody has waited for yet.
+// alive is false for a zombie.
 func alive(pid int) bool {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -154,8 +153,8 @@ func signalAll(pids []int, sig syscall.Signal) error {
 	return nil
 }
 
-// descendants lists the processes below pid. PostgreSQL's each lead a session
-// of their own, so that no process group holds them all.
+// descendants lists the processes below pid. Each PostgreSQL process leads its own session, so that
+// no process group holds them all.
 func descendants(pid int) []int {
 	children := map[int][]int{}
 	procs, _ := procfs.AllProcs()
@@ -172,8 +171,8 @@ func descendants(pid int) []int {
 	return all
 }
 
-// releaseSharedMemory removes the System V segment that a killed PostgreSQL
-// leaves behind; its id is on the seventh line of its pid file.
+// releaseSharedMemory removes the System V segment of a killed PostgreSQL; its id is on the seventh
+// line of the pid file.
 func releaseSharedMemory(dataDir string) {
 	text, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid"))
 	if err != nil {

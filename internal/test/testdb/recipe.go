@@ -11,18 +11,18 @@ import (
 
 // recipe says how a kind of server is made from its binaries.
 type recipe struct {
-	// kind is its name, driver that of those who connect to it.
+	// kind is the server's name, driver the name of its clients' driver.
 	kind, driver string
-	// account that the server runs as when the caller is root.
+	// account is the server's account if the caller is root.
 	account string
-	// initialise is the command that makes the data directory.
+	// initialise returns the command to make the data directory.
 	initialise func(dir string) (*exec.Cmd, error)
-	// serve is the command that runs the server in the foreground.
+	// serve returns the command to run the server in the foreground.
 	serve func(dir string, port int, extra []string) (*exec.Cmd, error)
 	dsn   func(port int) string
-	// ready asks a server that is no database for an answer.
+	// ready asks a server without SQL for an answer.
 	ready func(addr string) error
-	// stopSignal asks for an orderly end that does not wait for clients.
+	// stopSignal requests an orderly end without waiting for clients.
 	stopSignal syscall.Signal
 	// orphanSignal is sent when the process that started the server dies.
 	orphanSignal syscall.Signal
@@ -47,14 +47,14 @@ var recipes = map[string]recipe{
 		serve:      servePostgres,
 		dsn:        func(port int) string { return postgresDSN(strconv.Itoa(port)) },
 		stopSignal: syscall.SIGINT,
-		// Not SIGKILL, which would leave the children and the shared memory.
+		// SIGKILL would leave the children and the shared memory.
 		orphanSignal: syscall.SIGQUIT,
 	},
 }
 
 func initMariaDB(dir string) (*exec.Cmd, error) {
-	// A server that starts removes the temporary tables that it finds in its
-	// tmpdir, also those that another one is using there.
+	// At its start, a server removes all temporary tables in its tmpdir, including those of a
+	// server still using them.
 	return command("mariadb-install-db", "mariadb-server", "--no-defaults", "--datadir="+filepath.Join(dir, "data"), "--tmpdir="+dir,
 		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
 		"--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0")
@@ -115,7 +115,7 @@ func command(name, inPackage string, args ...string) (*exec.Cmd, error) {
 	return exec.Command(bin, args...), nil
 }
 
-// findBinary looks in PATH and then where distributions keep servers.
+// findBinary looks in PATH and then in distributions' directories for servers.
 func findBinary(name, install string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.Abs(path)

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// PostgreSQL copies three hundred files for each CREATE DATABASE, which takes longer than
-// most tests do. So what a test is done with is emptied, and renamed for the next one, of
-// whichever process: a name tells everyone that it is free, and renaming it takes it. What
-// nobody takes is swept like all others.
+// PostgreSQL copies three hundred files for each CREATE DATABASE. That takes longer than most
+// tests. So a used database is emptied, and renamed for the next test of any process: its name
+// marks it as free, and a renaming takes it. Unused ones are swept like all others.
 const free = "_free_"
 
-// freeNames asks for the names that tell so. It is no LIKE, whose underscore stands for any
-// letter: the random part of a name in use may well spell "free".
+// freeNames selects the free databases by their names. LIKE would not do, because its underscore
+// matches any letter: the random part of a used name may spell "free".
 const freeNames = "SELECT datname FROM pg_database WHERE starts_with(datname, '" + namePrefix + "') AND strpos(datname, '" + free + "') > 0"
 
-// take gives an empty database, a new one if none is free.
+// take returns an empty database. It makes a new one if there is no free one.
 func (a admin) take() (DB, error) {
 	if a.driver != DriverPostgres {
 		return a.create()
@@ -42,7 +41,7 @@ func (a admin) take() (DB, error) {
 	return a.create()
 }
 
-// give gives back what was taken: it is gone by its name when give returns.
+// give returns a database to the free ones: when it returns, the old name is gone.
 func (a admin) give(name string) error {
 	if a.driver != DriverPostgres {
 		return a.drop(name)
@@ -76,7 +75,7 @@ func renamePostgres(ctx context.Context, pool *sql.DB, from, to string) error {
 	return err
 }
 
-// emptyPostgres makes a database as it was when it was new, or says that it cannot.
+// emptyPostgres restores a database to its initial state, or fails.
 func emptyPostgres(ctx context.Context, pool *sql.DB) error {
 	// What is in no schema.
 	var odd int

@@ -8,35 +8,34 @@ import (
 	"testing"
 )
 
-// Server is a private database server: installed binaries with data of their
-// own on a free port of 127.0.0.1, durable as a production server is, so that
-// what was committed survives [Server.Kill]. It ends with the test, or with
-// the test's process if that is killed.
+// Server is a private database server: installed binaries with their own data on a free port of
+// 127.0.0.1. It is as durable as a production server, so that commits survive [Server.Kill]. It
+// ends with the test, or with the test's process if that is killed.
 //
-// Its methods belong to the goroutine of the test, as t.Fatal does: a server
-// that does not obey ends the test.
+// Call its methods on the test's goroutine, like t.Fatal: a server that does not obey ends the
+// test.
 type Server struct {
 	t    testing.TB
 	inst *instance
 }
 
-// PrivateMariaDB starts a MariaDB of its own for a test. extraArgs are options
-// of mariadbd that come after and win over the default ones. With -short the
-// test is skipped; without the binaries it fails and says what to install.
+// PrivateMariaDB starts a private MariaDB for a test. extraArgs are options of mariadbd that
+// override the default ones. With -short the test is skipped; without the binaries it fails with
+// installation advice.
 func PrivateMariaDB(t testing.TB, extraArgs ...string) *Server {
 	t.Helper()
 	return private(t, recipes[DriverMySQL], extraArgs)
 }
 
-// PrivatePostgres starts a PostgreSQL of its own for a test. extra are
-// settings in the form name=value that win over the default ones. With -short
-// the test is skipped; without the binaries it fails and says what to install.
+// PrivatePostgres starts a private PostgreSQL for a test. extra are settings in the form name=value
+// that override the default ones. With -short the test is skipped; without the binaries it fails
+// with installation advice.
 func PrivatePostgres(t testing.TB, extra ...string) *Server {
 	t.Helper()
 	return private(t, recipes[DriverPostgres], extra)
 }
 
-// private starts a server that ends with the test.
+// private starts a server until the end of the test.
 func private(t testing.TB, r recipe, extra []string) *Server {
 	t.Helper()
 	if testing.Short() {
@@ -70,8 +69,8 @@ func (s *Server) DB(t testing.TB) DB {
 // Addr is the server's "127.0.0.1:port", the same through its whole life.
 func (s *Server) Addr() string { return s.inst.addr() }
 
-// Kill ends the server and its children with SIGKILL, as a crash would, and
-// returns when all of them are dead. A server that is not running stays so.
+// Kill ends the server and its children with SIGKILL, as a crash would, and returns after the death
+// of all. A stopped server stays stopped.
 func (s *Server) Kill() { s.must("kill", s.inst.kill()) }
 
 // Stop shuts the server down in an orderly way: sessions are ended, open
@@ -109,11 +108,10 @@ func (s *Server) must(what string, err error) {
 	}
 }
 
-// Standalone starts a server of a driver ("mysql" or "postgres") outside of a test.
-// stop ends it and removes its data. For a whole test run it does without fsync and has
-// room for more connections than the private ones; a durable one, for measurements, has
-// each commit on the disk before it answers, and caches and a redo log of the sizes that
-// servers have by default.
+// Standalone starts a server of a driver ("mysql" or "postgres") outside of a test. stop ends it
+// and removes its data. For a whole test run it works without fsync and allows more connections
+// than the private ones. A durable one, for measurements, writes each commit to disk before
+// answering, and has caches and a redo log of the default sizes.
 func Standalone(driver string, durable bool) (dsn string, stop func() error, err error) {
 	settings := map[bool]map[string][]string{
 		false: {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Standby starts a PostgreSQL that follows s, and has s answer no COMMIT before it
-// has it. It ends with the test.
+// Standby starts a PostgreSQL that follows s, and makes s wait for it before answering a COMMIT. It
+// ends with the test.
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
 	r := s.inst.recipe
@@ -30,7 +30,7 @@ func (s *Server) Standby(t testing.TB) *Server {
 // Promote makes a standby the primary.
 func (s *Server) Promote() {
 	s.t.Helper()
-	// One that has lost its own standby would wait for it.
+	// A primary would still wait for a lost standby of its own.
 	s.Exec("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()", "SELECT pg_promote()")
 }
 

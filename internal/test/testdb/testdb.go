@@ -15,19 +15,18 @@ import (
 	_ "modernc.org/sqlite"             // database/sql driver "sqlite"
 )
 
-// Names of the databases that tests run against, as in [DB.Driver].
+// These are the names of the tested databases, as in [DB.Driver].
 const (
 	DriverMySQL    = "mysql"
 	DriverPostgres = "postgres"
 	DriverSQLite   = "sqlite"
 )
 
-// MaxOpenConns is the limit of open connections of a pool made by [DB.Open].
-// A test that needs more sets its own, and then is not run in parallel with
-// many others like it.
+// MaxOpenConns is the limit of open connections of a pool made by [DB.Open]. A test with a higher
+// need sets its own limit, and must not run in parallel with many others like it.
 const MaxOpenConns = 8
 
-// DB is an empty database that belongs to one test.
+// DB is an empty database of one test.
 type DB struct {
 	// Driver is "mysql", "postgres" or "sqlite".
 	Driver string
@@ -39,8 +38,7 @@ type DB struct {
 	Name string
 }
 
-// SQLDriver is the name under which the bare driver is registered with
-// database/sql: "mysql", "pgx" or "sqlite".
+// SQLDriver is the name of the bare driver in database/sql: "mysql", "pgx" or "sqlite".
 func (db DB) SQLDriver() string {
 	if db.Driver == DriverPostgres {
 		return "pgx"
@@ -61,8 +59,8 @@ func (db DB) Open(t testing.TB) *sql.DB {
 	return pool
 }
 
-// Addr is where the database's server listens: "host:port", or the path of its
-// Unix socket. It is "" for SQLite.
+// Addr is the address of the database's server: "host:port", or the path of its Unix socket. It is
+// "" for SQLite.
 func (db DB) Addr() string {
 	switch db.Driver {
 	case DriverMySQL:
@@ -120,11 +118,11 @@ func SQLiteAt(path string) DB {
 	}
 }
 
-// By holds something for each kind of database. A literal names all of them: a test
-// of internal/docs finds one that leaves any out.
+// By holds a value for each kind of database. A literal names all of them: a test of internal/docs
+// finds incomplete ones.
 type By[T any] struct{ MySQL, Postgres, SQLite T }
 
-// For gives what it holds for a driver ("mysql", "postgres" or "sqlite").
+// For returns the value for a driver ("mysql", "postgres" or "sqlite").
 func (b By[T]) For(driver string) T {
 	for kind, v := range b.All() {
 		if kind == driver {
@@ -134,7 +132,7 @@ func (b By[T]) For(driver string) T {
 	panic("testdb: no database of driver " + driver)
 }
 
-// All gives what it holds for each driver.
+// All returns the value for each driver.
 func (b By[T]) All() iter.Seq2[string, T] {
 	return func(yield func(string, T) bool) {
 		_ = yield(DriverMySQL, b.MySQL) && yield(DriverPostgres, b.Postgres) && yield(DriverSQLite, b.SQLite)
@@ -189,9 +187,8 @@ func shared(t testing.TB, driver string, find func() (admin, error)) DB {
 	return db
 }
 
-// Create makes an empty database outside of a test, on the server of a driver
-// ("mysql" or "postgres") that dsn leads to: an account that may create
-// databases. drop removes it.
+// Create makes an empty database outside of a test, on the server of a driver ("mysql" or
+// "postgres"). dsn is an account there with the right to create databases. drop removes it.
 func Create(driver, dsn string) (db DB, drop func() error, err error) {
 	server := admin{driver: driver, dsn: dsn}
 	db, err = server.create()
@@ -215,8 +212,8 @@ func postgresNamed(dsn, name string) string {
 	return postgresWith(dsn, func(u *url.URL) { u.Path = "/" + name }, "dbname", name)
 }
 
-// postgresWith changes a DSN: a URL by change, in place of these keywords among its
-// parameters, one in pgx's keyword/value form by the keywords, of which later ones win.
+// postgresWith changes a DSN: a URL by change, in place of these keywords among its parameters, and
+// a DSN in keyword/value form by appending the keywords, because later ones win.
 func postgresWith(dsn string, change func(*url.URL), keywords ...string) string {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// LocalZone is a zone as a machine has it whose /etc/localtime is of one offset: its name is
-// "Local" whatever machine that is.
+// LocalZone is the zone of a machine whose /etc/localtime has a single offset: its name is "Local"
+// on any machine.
 func LocalZone(t testing.TB, abbreviation string, offset time.Duration) *time.Location {
 	t.Helper()
 	file := append([]byte("TZif"), make([]byte, 16+5*4)...) // no leap seconds, no transitions

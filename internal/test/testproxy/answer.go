@@ -16,9 +16,8 @@ func MySQLQuery(text string) []byte {
 	return append([]byte{byte(n), byte(n >> 8), 0, 0, comQuery}, text...)
 }
 
-// PostgresError is a server's answer, of PostgreSQL's protocol, to a simple
-// query or a Sync: an error, after which the session is in the state status
-// ('I' idle, 'T' in a transaction, 'E' in a failed one).
+// PostgresError is the answer of a PostgreSQL server to a simple query or a Sync: an error that
+// leaves the session in the state status ('I' idle, 'T' in a transaction, 'E' in a failed one).
 func PostgresError(code, text string, status byte) []byte {
 	body := "SERROR\x00VERROR\x00C" + code + "\x00M" + text + "\x00\x00"
 	return append(postgresMessage('E', body), postgresMessage('Z', string(status))...)

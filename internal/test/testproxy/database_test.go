@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// servers are those that a proxy can stand in front of.
+// servers are the databases that a proxy can precede.
 func servers(t *testing.T, f func(t *testing.T, db testdb.DB, direct *sql.DB)) {
 	for driver, fresh := range map[string]func(testing.TB) testdb.DB{"mysql": testdb.MySQL, "postgres": testdb.Postgres} {
 		t.Run(driver, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestCutExecuteWithArgumentsIsApplied(t *testing.T) {
 	})
 }
 
-// refusal is an error that the server could answer to a command.
+// refusal is a possible error of the server for a command.
 func refusal(driver string) []byte {
 	if driver == testdb.DriverPostgres {
 		return PostgresError("57P01", "not now", 'T')

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// rule is a fault that strikes once.
+// rule is a single fault.
 type rule struct {
 	match func(message []byte) bool
-	// runs, if not nil, is asked about the statement that a message runs instead.
+	// runs, if not nil, matches the statement run by a message, instead of the message.
 	runs func(statement string) bool
 	// strike is done to the link in place of forwarding the message, and reports
 	// whether the link goes on. It calls hit when the fault has struck.
@@ -20,10 +20,9 @@ type rule struct {
 	struck chan struct{}
 }
 
-// CutBefore cuts the connection instead of forwarding the next message from a
-// client that matches: the server never sees it. struck is closed when that
-// has happened. Like all faults it strikes once; a message is taken by the
-// first of those that wait for it, so asking twice cuts two messages.
+// CutBefore cuts the connection instead of forwarding the next matching message from a client, so
+// that the server never sees it. It then closes struck. Like all faults it strikes once. A message
+// triggers only the first fault waiting for it, so two calls cut two messages.
 func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct{}) {
 	return p.add(rule{match: match, strike: func(l *link, _ []byte, hit func()) bool {
 		l.cut()
@@ -32,16 +31,14 @@ func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct
 	}})
 }
 
-// CutAfter forwards the next matching message, lets the server carry it out
-// and end the session, swallows the answer, and only then resets the client's
-// connection: when the client sees its error, what it sent has been done. A
-// message that the server cannot finish (it waits for a lock) holds the client
-// up; see [Proxy.CutInFlight]. struck is closed before the client sees its error.
+// CutAfter forwards the next matching message, lets the server carry it out and end the session,
+// swallows the answer, and only then resets the client's connection. When the client sees its
+// error, the message has been carried out. If the server cannot finish (it waits for a lock), the
+// client waits too; see [Proxy.CutInFlight]. struck is closed before the client sees its error.
 func (p *Proxy) CutAfter(match func(message []byte) bool) (struck <-chan struct{}) {
 	return p.add(rule{match: match, strike: func(l *link, message []byte, hit func()) bool {
-		// The server learns that nothing more comes instead of being reset,
-		// which could make it lose the message. Its own end of the
-		// connection then says that it is through with it.
+		// The server sees an orderly end: a reset could make it lose the message. When it closes
+		// its own end, it has finished.
 		l.swallow.Store(true)
 		if l.send(message) {
 			closeWrite(l.server)
@@ -72,9 +69,9 @@ func (p *Proxy) CutInFlight(match func(message []byte) bool) (struck <-chan stru
 	}})
 }
 
-// Hold keeps the next matching message back until release is called. reached
-// is closed when it has arrived. A client that goes away meanwhile does not
-// take the message back: as on a slow network, the server gets it on release.
+// Hold keeps the next matching message back until release is called. reached is closed on its
+// arrival. If the client goes away meanwhile, the server still gets the message on release, as on a
+// slow network.
 func (p *Proxy) Hold(match func(message []byte) bool) (reached <-chan struct{}, release func()) {
 	return p.hold(rule{match: match})
 }
@@ -93,9 +90,8 @@ func (p *Proxy) hold(r rule) (reached <-chan struct{}, release func()) {
 	return p.add(r), sync.OnceFunc(func() { close(released) })
 }
 
-// Mute forwards the next matching message and nothing that the server says from
-// then on: the connection stays open and is silent, as behind a network that
-// drops every packet.
+// Mute forwards the next matching message, and then drops everything from the server. The
+// connection stays open and silent, as behind a network that drops every packet.
 func (p *Proxy) Mute(match func(message []byte) bool) (struck <-chan struct{}) {
 	return p.add(rule{match: match, strike: func(l *link, message []byte, hit func()) bool {
 		l.swallow.Store(true)
@@ -115,8 +111,8 @@ func (p *Proxy) Answer(match func(message []byte) bool, answer []byte) (struck <
 	}})
 }
 
-// Replace is Answer, and the server is sent message in place of the client's.
-// What the server says to it, which must be short, the client does not see.
+// Replace is Answer, and also sends message to the server in place of the client's. The server's
+// answer must be short; the client does not see it.
 func (p *Proxy) Replace(match func(message []byte) bool, message, answer []byte) (struck <-chan struct{}) {
 	return p.add(rule{match: match, strike: func(l *link, _ []byte, hit func()) bool {
 		l.instead.Store(&substitute{answer, hit})
@@ -124,8 +120,8 @@ func (p *Proxy) Replace(match func(message []byte) bool, message, answer []byte)
 	}})
 }
 
-// Count returns a function that says how many messages from clients have
-// matched since, whatever became of them.
+// Count returns a function that counts the matching client messages since this call, regardless of
+// their fate.
 func (p *Proxy) Count(match func(message []byte) bool) func() int {
 	n := 0
 	p.mu.Lock()
@@ -142,8 +138,7 @@ func (p *Proxy) Count(match func(message []byte) bool) func() int {
 	}
 }
 
-// Await waits until a fault has struck. A message that does not come fails the test
-// instead of holding it up for ever.
+// Await waits until a fault has struck. It fails the test if the message does not come in time.
 func Await(t testing.TB, struck <-chan struct{}) {
 	t.Helper()
 	select {
@@ -153,8 +148,8 @@ func Await(t testing.TB, struck <-chan struct{}) {
 	}
 }
 
-// Until gives the context of a caller who waits for an answer until d after a fault has
-// struck, however long it took to get there.
+// Until returns the context of a caller whose patience ends d after a fault has struck, however
+// long that takes.
 func Until(t testing.TB, struck <-chan struct{}, d time.Duration) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -172,7 +167,7 @@ func Until(t testing.TB, struck <-chan struct{}, d time.Duration) context.Contex
 	return ctx
 }
 
-// Forget drops the faults that have not struck.
+// Forget drops the remaining faults.
 func (p *Proxy) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,8 +182,7 @@ func (p *Proxy) add(r rule) (struck <-chan struct{}) {
 	return r.struck
 }
 
-// match takes the first rule for a message, which runs a statement or none, out of
-// those that wait.
+// match takes the first waiting rule that matches a message and the statement run by it, if any.
 func (p *Proxy) match(message []byte, statement string) *rule {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,25 +198,24 @@ func (p *Proxy) match(message []byte, statement string) *rule {
 	return nil
 }
 
-// Text matches a message that holds the given text, in any case of letters:
-// MySQL's driver sends COMMIT and pgx sends commit.
+// Text matches a message containing the given text, in any case: MySQL's driver sends COMMIT and
+// pgx sends commit.
 func Text(text string) func(message []byte) bool {
 	upper := bytes.ToUpper([]byte(text))
 	return func(message []byte) bool { return bytes.Contains(bytes.ToUpper(message), upper) }
 }
 
-// Commit matches a message with COMMIT in it, and none that names an isolation level.
+// Commit matches a message with COMMIT in it, but not the name of an isolation level.
 func Commit(message []byte) bool { return Text("COMMIT")(message) && !Text("COMMITTED")(message) }
 
-// MySQLExecute matches the execution of a prepared statement, which does not
-// carry the statement's text.
+// MySQLExecute matches the execution of a prepared statement. It does not carry the statement's
+// text.
 func MySQLExecute(message []byte) bool {
 	return len(message) > 4 && message[3] == 0 && message[4] == comStmtExecute
 }
 
-// PostgresExecute matches the execution of a prepared statement, which pgx
-// sends for every statement with arguments and which does not carry the
-// statement's text.
+// PostgresExecute matches the execution of a prepared statement. pgx sends one for every statement
+// with arguments, without the statement's text.
 func PostgresExecute(message []byte) bool {
 	return len(message) > 5 && message[0] == 'B'
 }

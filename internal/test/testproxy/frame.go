@@ -16,17 +16,17 @@ const (
 	postgresMessages
 )
 
-// framer cuts a client's bytes into messages, so that a fault strikes the same
-// place however the network divides or joins them. Those of an unknown protocol
-// stay as they come. It cannot follow TLS and compression.
+// framer cuts a client's bytes into messages, so that faults strike the same place however the
+// network divides or joins the bytes. It leaves unknown protocols as they come. It cannot follow
+// TLS and compression.
 type framer struct {
 	mu       sync.Mutex
 	protocol protocol
 	buffer   []byte
 }
 
-// serverSaid recognises MySQL, where the server speaks first: its greeting is
-// packet number 0 and begins with the protocol's version, 10.
+// serverSaid recognizes MySQL. There the server speaks first: its greeting is packet number 0 and
+// begins with the protocol's version, 10.
 func (f *framer) serverSaid(b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,14 +39,14 @@ func (f *framer) serverSaid(b []byte) {
 	}
 }
 
-// of tells the protocol that was recognised.
+// of returns the recognized protocol.
 func (f *framer) of() protocol {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.protocol
 }
 
-// push takes what was read and returns the messages that are complete.
+// push takes the bytes of a read and returns the complete messages.
 func (f *framer) push(b []byte) [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +83,7 @@ func (f *framer) next() int {
 	}
 }
 
-// nextMySQL joins the packets of a message that is longer than one can be.
+// nextMySQL joins the packets of an overlong message.
 func (f *framer) nextMySQL() int {
 	const header, longest = 4, 1<<24 - 1
 	end := 0
@@ -117,7 +117,7 @@ func (f *framer) nextPostgresStartup() int {
 	return size
 }
 
-// nextPostgres joins the messages that are answered together.
+// nextPostgres joins the messages up to a common answer.
 func (f *framer) nextPostgres() int {
 	const parse, bind, describe, execute, closing = 'P', 'B', 'D', 'E', 'C'
 	end := 0
@@ -140,8 +140,8 @@ func (f *framer) nextPostgres() int {
 
 const postgresMajor = 3
 
-// isPostgresStartup recognises a startup message or one of the requests (for
-// encryption, to cancel) that share its form.
+// isPostgresStartup recognizes a startup message or a request of the same form (for encryption, to
+// cancel).
 func isPostgresStartup(b []byte) bool {
 	const longest, requestMajor = 10000, 1234
 	if len(b) < 8 {

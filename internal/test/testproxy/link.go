@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// link is one client's connection and the one to the server that belongs to it.
+// link is one client's connection and its connection to the server.
 type link struct {
 	proxy      *Proxy
 	client     net.Conn
@@ -25,7 +25,7 @@ type link struct {
 	end        context.CancelFunc
 }
 
-// substitute is what the client gets in place of the server's next answer.
+// substitute replaces the server's next answer.
 type substitute struct {
 	answer []byte
 	hit    func()
@@ -68,8 +68,7 @@ func (l *link) clientToServer() {
 	}
 }
 
-// forward applies the fault that matches the message, if any, and says whether
-// the link goes on.
+// forward applies the matching fault to a message, if any, and reports whether the link continues.
 func (l *link) forward(message []byte) bool {
 	toServer, _ := l.proxy.delays()
 	fault := l.proxy.match(message, l.statements.run(l.protocol.of(), message))
@@ -123,7 +122,7 @@ func (l *link) serverToClient() {
 		}
 		switch {
 		case l.swallow.Load():
-			// Whoever swallows also ends the connection.
+			// The swallowing side also ends the connection.
 		case errors.Is(err, io.EOF):
 			closeWrite(l.client)
 		default:
@@ -133,7 +132,7 @@ func (l *link) serverToClient() {
 	}
 }
 
-// closeWrite tells the peer that nothing more will come.
+// closeWrite announces the end of the data to the peer.
 func closeWrite(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()

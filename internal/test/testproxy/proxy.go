@@ -13,9 +13,9 @@ import (
 
 const dialTimeout = 10 * time.Second
 
-// Proxy forwards connections to one server. It is safe for concurrent use,
-// except that [Proxy.Refuse] and [Proxy.Accept], which may fail the test,
-// belong to the test's goroutine.
+// Proxy forwards connections to one server. It is safe for concurrent use, except for
+// [Proxy.Refuse] and [Proxy.Accept]: call them on the test's goroutine, because they may fail the
+// test.
 type Proxy struct {
 	t      testing.TB
 	target string
@@ -33,10 +33,9 @@ type Proxy struct {
 	toClient time.Duration
 }
 
-// New starts a proxy in front of target, a "host:port" or the path of a Unix
-// socket. It ends with the test, cutting what is still connected. A fault that
-// was asked for and never struck then fails the test: what it was to show was
-// not shown.
+// New starts a proxy in front of target, a "host:port" or the path of a Unix socket. It ends with
+// the test and cuts the remaining connections. A requested fault that has not struck by then fails
+// the test, which has not shown its case.
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, target: target, links: map[*link]struct{}{}}
@@ -54,14 +53,14 @@ func New(t testing.TB, target string) *Proxy {
 // Addr is the proxy's "127.0.0.1:port", the same through its whole life.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Accepted is the number of connections that clients have opened so far.
+// Accepted is the number of connections opened by clients so far.
 func (p *Proxy) Accepted() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.accepted
 }
 
-// Open is the number of connections that are open now.
+// Open is the current number of connections.
 func (p *Proxy) Open() int { return len(p.open()) }
 
 // Refuse makes dials fail with "connection refused" from now on. Open
@@ -96,8 +95,8 @@ func (p *Proxy) Accept() {
 	p.serve(l)
 }
 
-// CutAll resets every open connection on both sides. What the server was sent
-// and has not read yet may be lost.
+// CutAll resets every open connection on both sides. Bytes sent to the server and not read yet may
+// be lost.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	p.cuts++
@@ -194,8 +193,7 @@ func (p *Proxy) close() {
 	}
 }
 
-// reset closes a connection so that its peer sees a reset, as after a crash,
-// and not an orderly end.
+// reset closes a connection with a reset, as after a crash, and not with an orderly end.
 func reset(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
-// echo is a server that answers every read with what it read, and remembers it.
+// echo is a server that repeats and remembers everything it reads.
 type echo struct {
 	mu   sync.Mutex
 	seen string
@@ -336,7 +336,7 @@ func TestMissingServerCutsItsClients(t *testing.T) {
 	expectReset(t, c)
 }
 
-// recorder is a test that may fail without failing the one that runs it.
+// recorder is a test that may fail without failing the running one.
 type recorder struct {
 	testing.TB
 	failed   bool

@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// statements are those that a client has prepared on its connection, so that it is
-// known what a message runs that only names one.
+// statements are the prepared statements of a connection, for messages that only name the statement
+// they run.
 type statements struct {
 	mu    sync.Mutex
 	texts map[string]string
-	// preparing is what MySQL's server is to number next; empty: nothing.
+	// preparing is the text that MySQL's server is about to number, if any.
 	preparing string
 }
 
@@ -22,8 +22,7 @@ const (
 	comStmtExecute = 0x17
 )
 
-// run gives the text that a message has the server run; empty for a message that
-// runs nothing.
+// run returns the text of the statement run by a message; empty for a message without one.
 func (s *statements) run(p protocol, message []byte) (text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,8 +54,7 @@ func (s *statements) run(p protocol, message []byte) (text string) {
 	return ""
 }
 
-// answered reads the number that MySQL's server gives a statement, from the
-// beginning of its answer.
+// answered reads the number of a statement from the beginning of MySQL's answer.
 func (s *statements) answered(answer []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,9 +64,8 @@ func (s *statements) answered(answer []byte) {
 	s.preparing = ""
 }
 
-// HoldRun is [Proxy.Hold] for the next message that has the server run a statement
-// with the given text in it, whether it carries the text or names a prepared
-// statement.
+// HoldRun is [Proxy.Hold] for the next message that runs a statement containing the text, by its
+// text or by the name of a prepared statement.
 func (p *Proxy) HoldRun(text string) (reached <-chan struct{}, release func()) {
 	return p.hold(rule{runs: func(statement string) bool { return strings.Contains(statement, text) }})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// Nginx starts an nginx whose server block holds the directives, and returns its address,
+// Nginx starts an nginx with the directives in its server block, and returns its address,
 // host:port. It ends with the test. With -short the test is skipped; without nginx it fails.
 func Nginx(t testing.TB, directives string) string {
 	t.Helper()
@@ -28,7 +28,7 @@ func Nginx(t testing.TB, directives string) string {
 	})
 }
 
-// Caddy is [Nginx] with a Caddy, whose site holds the directives.
+// Caddy is [Nginx] with a Caddy and the directives in its site.
 func Caddy(t testing.TB, directives string) string {
 	t.Helper()
 	return start(t, "caddy", func(_, address string) (conf string, args []string) {

@@ -1,5 +1,5 @@
-// Command testserver finds or starts the database servers that tests run
-// against; scripts/servers.sh asks it, so that both look in the same places.
+// Command testserver finds or starts the database servers for tests. scripts/servers.sh calls it,
+// so that both look in the same places.
 //
 //	testserver find mysql|postgres     prints the DSN of the shared server
 //	testserver serve mysql|postgres    starts one, prints its DSN, and ends it
