@@ -10,13 +10,13 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Bus spreads events to listeners. A listener runs in a goroutine of its own, so
-// that one that blocks or panics neither delays nor breaks a write. When its buffer
-// is full, further events are dropped and counted. The zero value is not usable; a
-// nil *Bus has no listeners. It is safe for concurrent use.
+// Bus sends events to listeners. Each listener runs in a goroutine of its own, so that a
+// slow or panicking one neither delays nor breaks a write. When its buffer is full, further
+// events are dropped and counted. The zero value is not usable; a nil *Bus has no listeners.
+// It is safe for concurrent use.
 type Bus struct {
-	// Buffer is how many events may wait for each listener that subscribes from
-	// now on; values below 1 mean 1024. Set it before the bus is used.
+	// Buffer is the maximum number of waiting events for each listener that subscribes from now
+	// on; values below 1 mean 1024. Set it before the first use of the bus.
 	Buffer int
 
 	log  logrus.FieldLogger
@@ -26,8 +26,8 @@ type Bus struct {
 	traceParent atomic.Pointer[func(context.Context) string]
 }
 
-// NewBus makes a bus. It logs to logger when listeners panic or fall behind; nil
-// means logrus's standard logger.
+// NewBus returns a bus. It logs to logger when listeners panic or fall behind; nil means
+// logrus's standard logger.
 func NewBus(logger logrus.FieldLogger) *Bus {
 	if logger == nil {
 		logger = logrus.StandardLogger()
@@ -47,9 +47,8 @@ type Subscription struct {
 	panicked atomic.Uint64
 }
 
-// Subscribe adds a listener: notify is called with each event published from now
-// on until the subscription is closed, from one goroutine, in the order of
-// publication.
+// Subscribe adds a listener: until the subscription is closed, one goroutine calls notify
+// with each event published from now on, in the order of publication.
 func (b *Bus) Subscribe(notify func(Event)) *Subscription {
 	buffer := b.Buffer
 	if buffer < 1 {
@@ -71,8 +70,8 @@ func (b *Bus) Subscribe(notify func(Event)) *Subscription {
 	return s
 }
 
-// Listening reports whether anybody listens, so that an event nobody wants
-// need not be made.
+// Listening reports whether there is a listener, so that a writer need not make unwanted
+// events.
 func (b *Bus) Listening() bool {
 	if b == nil {
 		return false
@@ -81,11 +80,11 @@ func (b *Bus) Listening() bool {
 	return subs != nil && len(*subs) > 0
 }
 
-// SetTraceParent says how the trace in which a caller writes is named: parent
-// gives the W3C traceparent of the span in ctx, empty for none. It is kept with the
-// entry in the log, so that the job's delivery can be linked to it. It is called
-// by the writing goroutine, for each write; nil, the default, keeps none. What is
-// no traceparent by its length and letters is not kept.
+// SetTraceParent sets the function that names a caller's trace: parent returns the W3C
+// traceparent of the span in ctx, empty without a span. The entry in the log keeps it, so
+// that the job's delivery can link to the span. The writing goroutine calls parent for each
+// write; nil, the default, keeps no traceparent. A text is not kept if its length or letters
+// rule out a traceparent.
 func (b *Bus) SetTraceParent(parent func(ctx context.Context) string) {
 	if parent == nil {
 		b.traceParent.Store(nil)
@@ -94,11 +93,11 @@ func (b *Bus) SetTraceParent(parent func(ctx context.Context) string) {
 	b.traceParent.Store(&parent)
 }
 
-// maxTraceParent is the greatest length of a traceparent: later versions of the
-// format may be longer than the 55 characters of the first.
+// maxTraceParent is the maximum length of a traceparent: later versions of the format may be
+// longer than the 55 characters of the first.
 const maxTraceParent = 256
 
-// TraceParent gives the traceparent of the span in ctx, as SetTraceParent has it.
+// TraceParent returns the traceparent of the span in ctx, as set by SetTraceParent.
 func (b *Bus) TraceParent(ctx context.Context) string {
 	if b == nil {
 		return ""
@@ -114,7 +113,7 @@ func (b *Bus) TraceParent(ctx context.Context) string {
 	return text
 }
 
-// Publish hands ev to every listener and returns at once.
+// Publish passes ev to every listener and returns at once.
 func (b *Bus) Publish(ev Event) {
 	if !b.Listening() {
 		return
@@ -130,9 +129,9 @@ func (b *Bus) Publish(ev Event) {
 	}
 }
 
-// Close takes the listener off the bus, lets it finish what was published
-// before, and waits for that. Calling it from inside the listener would wait for
-// itself; do that in another goroutine.
+// Close removes the listener from the bus and waits until it has processed the earlier
+// events. A call from inside the listener would wait for itself; make it in another
+// goroutine.
 func (s *Subscription) Close() {
 	s.close.Do(func() {
 		b := s.bus
@@ -145,10 +144,10 @@ func (s *Subscription) Close() {
 	<-s.done
 }
 
-// Dropped counts the events that found the buffer full.
+// Dropped counts the events that met a full buffer.
 func (s *Subscription) Dropped() uint64 { return s.dropped.Load() }
 
-// Panics counts the events on which the listener panicked.
+// Panics counts the events that made the listener panic.
 func (s *Subscription) Panics() uint64 { return s.panicked.Load() }
 
 func (s *Subscription) run() {

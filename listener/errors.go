@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	// These are the errors of the same names in package bedsql, which says when each is
-	// matched and what the fields of their types mean.
+	// Package bedsql documents these errors under the same names, and the fields of their
+	// types.
 
 	ErrPending        = errors.New("bed: the write is logged and will be delivered later")
 	ErrNotLogged      = errors.New("bed: the write was not accepted, its entry could not be written to the transaction log")
@@ -22,14 +22,14 @@ type PendingError struct {
 	EntryID    string
 	DataSource string
 	Parked     bool
-	// Parking is whether it was to be parked and the log did not confirm it. The
-	// job takes it up when its lease is over, if it is not parked then.
+	// Parking is set if parking it was not confirmed by the log. The job takes it up after its
+	// lease, unless it is parked by then.
 	Parking bool
-	// Refused is whether the database refused it and only its entry could not be
-	// removed: the job tries it again.
+	// Refused is set if the database refused it and only the removal of its entry failed: the
+	// job tries it again.
 	Refused bool
-	// Turned is whether it is the way back of a group that has turned: EntryID is the
-	// group's, and what was applied of it is being undone.
+	// Turned is set if it is a group whose compensation has started: EntryID is the group's,
+	// and its applied writes are being undone.
 	Turned bool
 	Cause  error
 }
@@ -57,11 +57,12 @@ func (e *PendingError) Error() string {
 // Is makes errors.Is(err, ErrPending) true.
 func (e *PendingError) Is(target error) bool { return target == ErrPending }
 
-// Unwrap gives the cause. driver.ErrBadConn is hidden: database/sql takes it for
-// leave to run the statement again.
+// Unwrap returns the cause. It hides driver.ErrBadConn, which would make database/sql run
+// the statement again.
 func (e *PendingError) Unwrap() error { return hideBadConn(e.Cause) }
 
-// BehindError is why a write under an order key is pending: another one is before it.
+// BehindError is the reason for a pending write under an order key: another write is ahead
+// of it.
 type BehindError struct {
 	Entry string
 	Key   string
@@ -71,9 +72,8 @@ func (e *BehindError) Error() string {
 	return fmt.Sprintf("entry %s is before it under the order key %s (bed-job show %[1]s)", e.Entry, e.Key)
 }
 
-// NotLoggedError is a write that was not accepted: it is not applied, and
-// nobody will try it again. errors.Is(err, ErrNotLogged) holds; it unwraps to
-// the cause.
+// NotLoggedError is a write that was not accepted: it is not applied, and will not be
+// retried. errors.Is(err, ErrNotLogged) holds; it unwraps to the cause.
 type NotLoggedError struct {
 	DataSource string
 	Cause      error
@@ -90,8 +90,7 @@ func (e *NotLoggedError) Error() string {
 // Is makes errors.Is(err, ErrNotLogged) true.
 func (e *NotLoggedError) Is(target error) bool { return target == ErrNotLogged }
 
-// Unwrap gives the cause, and the attempt's error if there was one, with
-// driver.ErrBadConn hidden.
+// Unwrap returns the cause, and the attempt's error if any. It hides driver.ErrBadConn.
 func (e *NotLoggedError) Unwrap() error {
 	if e.Attempt != nil {
 		return hideBadConn(errors.Join(e.Cause, e.Attempt))
@@ -99,15 +98,15 @@ func (e *NotLoggedError) Unwrap() error {
 	return hideBadConn(e.Cause)
 }
 
-// UnknownOutcomeError is a write that may or may not be applied. Either it was sent and
-// has no entry, as when a connection of the bare driver breaks, or it is not known whether
-// the log holds its entry. errors.Is(err, ErrUnknownOutcome) holds; it wraps both causes.
+// UnknownOutcomeError is a write with an unknown outcome. Either it was sent without an
+// entry, as when a connection of the bare driver breaks, or the log may or may not hold its
+// entry. errors.Is(err, ErrUnknownOutcome) holds; it wraps both causes.
 type UnknownOutcomeError struct {
-	// EntryID is the id of the entry that may be in the log; empty if none can be.
+	// EntryID is the id of the entry that may be in the log; empty without one.
 	EntryID    string
 	DataSource string
-	// Refused is whether the database refused it, and may be asked again by the job if
-	// the entry is still there.
+	// Refused is set if the database refused it. If the entry is still there, the job may try
+	// it again.
 	Refused bool
 	// Cause is the last attempt's error; nil if it was not sent.
 	Cause error
@@ -132,7 +131,7 @@ func (e *UnknownOutcomeError) Error() string {
 // Is makes errors.Is(err, ErrUnknownOutcome) true.
 func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome }
 
-// Unwrap gives both causes, with driver.ErrBadConn hidden.
+// Unwrap returns both causes. It hides driver.ErrBadConn.
 func (e *UnknownOutcomeError) Unwrap() []error {
 	var both []error
 	for _, err := range []error{e.Cause, e.Log} {
@@ -143,8 +142,8 @@ func (e *UnknownOutcomeError) Unwrap() []error {
 	return both
 }
 
-// CompensatedError is a group that has turned back: all that was applied of it is undone.
-// It unwraps to the cause.
+// CompensatedError is a compensated group: all applied writes of it are undone. It unwraps
+// to the cause.
 type CompensatedError struct {
 	TransactionID string
 	Cause         error
@@ -154,12 +153,12 @@ func (e *CompensatedError) Error() string {
 	return fmt.Sprintf("bed: soft transaction %s has turned back, and what was applied of it is undone: %v", e.TransactionID, e.Cause)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *CompensatedError) Unwrap() error { return e.Cause }
 
-// RefusedError is a write inside a soft transaction that the database
-// refused: it is parked in the log, or, if it is Removed, gone with all of its group, of
-// which nothing is applied. It unwraps to the driver's own error.
+// RefusedError is a write inside a soft transaction that the database refused. It is parked
+// in the log, or, if Removed, gone with its whole group, which had no effect. It unwraps to
+// the driver's own error.
 type RefusedError struct {
 	EntryID    string
 	DataSource string
@@ -174,12 +173,11 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("bed: %s refused a write, it is parked (bed-job show %s): %v", e.DataSource, e.EntryID, e.Cause)
 }
 
-// Unwrap gives the driver's error.
+// Unwrap returns the driver's error.
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
-// badConnHiddenError is an error that hides the driver.ErrBadConn in its chain,
-// which database/sql takes for leave to run a statement again. Everything else in
-// the chain is found.
+// badConnHiddenError hides the driver.ErrBadConn in its chain, which would make database/sql
+// run a statement again. All other errors in the chain stay visible.
 type badConnHiddenError struct{ err error }
 
 func (e *badConnHiddenError) Error() string { return e.err.Error() }

@@ -8,32 +8,30 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// EventType says at which point of an execution an event was made.
+// EventType is the point of an execution that an event reports.
 type EventType uint8
 
-// The points, named as in Sharding-JDBC 1.x. An execution that is retried has
-// one BeforeExecute and one final ExecuteSuccess or ExecuteFailure for each
-// attempt.
+// The points have their names from Sharding-JDBC 1.x. Each attempt of an execution has one
+// BeforeExecute and one final ExecuteSuccess or ExecuteFailure.
 const (
-	// BeforeExecute: nothing has been sent yet. The entry is durable, unless
-	// bedsql.Config asks for a Logging other than LogBefore.
+	// BeforeExecute comes before the attempt is sent. The entry is durable, unless Logging of
+	// bedsql.Config is not LogBefore.
 	BeforeExecute EventType = iota + 1
-	// ExecuteSuccess: the attempt delivered the unit.
+	// ExecuteSuccess means that the attempt delivered the unit.
 	ExecuteSuccess
-	// ExecuteFailure: the attempt ended with Err.
+	// ExecuteFailure means that the attempt ended with Err.
 	ExecuteFailure
-	// Parked: the unit is left for an operator; Err says why.
+	// Parked means that the unit is left for an operator, because of Err.
 	Parked
-	// Removed: the job removed the entry of a refused write whose caller knows of the
-	// refusal. A write to the log that arrived late had brought the entry back.
-	// Nothing is applied.
+	// Removed means that the job removed the entry of a refused write whose caller has the
+	// refusal. A late write to the log had brought the entry back. It had no effect.
 	Removed
-	// Answered: the caller of a write has its answer: Err, or
-	// delivered if that is nil. It comes once for each unit of an application, after
-	// its attempts, and also for one whose entry could not be written.
+	// Answered means that the caller of a write has its answer: Err, or delivered if Err is
+	// nil. It comes once for each unit of an application, after its attempts, and also for a
+	// unit whose entry could not be written.
 	Answered
-	// ReceiptsPurged: the job erased Receipts receipts of the
-	// data source whose retention was over. It is about no unit.
+	// ReceiptsPurged means that the job erased Receipts receipts of the data source after their
+	// retention. It has no unit.
 	ReceiptsPurged
 )
 
@@ -45,16 +43,16 @@ func (t EventType) String() string {
 	return names[t]
 }
 
-// Origin says who made an attempt.
+// Origin is the maker of an attempt.
 type Origin uint8
 
 // The origins.
 const (
-	// Caller: the application's own call.
+	// Caller is the application's own call.
 	Caller Origin = iota + 1
-	// SyncRetry: a retry inside the application's call.
+	// SyncRetry is a retry inside the application's call.
 	SyncRetry
-	// AsyncJob: the job.
+	// AsyncJob is the job.
 	AsyncJob
 )
 
@@ -66,74 +64,71 @@ func (o Origin) String() string {
 	return names[o]
 }
 
-// Statement is one statement of the execution that an event tells of.
+// Statement is one statement of an event's execution.
 type Statement struct {
 	// SQL is its text.
 	SQL string
-	// Parameters are its arguments: a copy, the listener's to keep. They hold
-	// the application's data; think before writing them to a log.
+	// Parameters are its arguments: a copy, the listener's to keep. They contain the
+	// application's data; think before writing them to a log.
 	Parameters []driver.NamedValue
 }
 
-// Attempt is one attempt to deliver a unit, as [Answered] reports it.
+// Attempt is one attempt to deliver a unit, as reported by [Answered].
 type Attempt struct {
 	Origin Origin
-	// Began is when it began, on this process's clock, and Took how long it took.
+	// Began is its start, on this process's clock, and Took its duration.
 	Began time.Time
 	Took  time.Duration
-	// Err is its error as the driver gave it, nil if it delivered the unit, and
-	// Class what that means.
+	// Err is the driver's error, nil after a delivery, and Class its meaning.
 	Err   error
 	Class delivery.Class
 }
 
-// Event tells of one attempt to deliver one unit, or of what happened to the unit.
-// It may not come at all: a process that crashes tells nobody.
+// Event reports one attempt to deliver one unit, or a change of the unit. It may be missing:
+// a process that crashes reports no events.
 type Event struct {
 	Type   EventType
 	Origin Origin
-	// Time is when the event was made, on this process's clock.
+	// Time is the time of the event, on this process's clock.
 	Time time.Time
 	// ID is the unit's id in the transaction log.
 	ID string
-	// TransactionID is the soft transaction's, or ID outside of any.
+	// TransactionID is the soft transaction's id, or ID outside of soft transactions.
 	TransactionID string
-	// DataSource is where the unit is delivered.
+	// DataSource is the unit's data source.
 	DataSource string
-	// TraceParent is the W3C traceparent of the span in which the application wrote
-	// the unit, as [Bus.TraceParent] gave it; empty if nothing did.
+	// TraceParent is the W3C traceparent of the application's span at the write, from
+	// [Bus.TraceParent]; empty without a span.
 	TraceParent string
-	// Statements are the unit's, in order; one for a single DML. Answered and
-	// ReceiptsPurged come without.
+	// Statements are the unit's statements, in order; a single DML has one. Answered and
+	// ReceiptsPurged have none.
 	Statements []Statement
-	// Took is how long the attempt took of which ExecuteSuccess and ExecuteFailure
-	// tell; of Answered, how long the caller waited for the write. Of entries that
-	// the job delivers together it is the time of all of them.
+	// Took is the attempt's duration in ExecuteSuccess and ExecuteFailure; in Answered it is
+	// how long the caller waited for the write. For entries that the job delivers together it
+	// is the time of all of them.
 	Took time.Duration
-	// LogTook is how long the log took to keep the unit; only with Answered, and 0
-	// if it was not asked.
+	// LogTook is how long the log took to keep the unit; only in Answered, and 0 without a call
+	// to the log.
 	LogTook time.Duration
-	// Attempts are those that were made before the caller was answered, in order;
-	// only with Answered.
+	// Attempts are the attempts before the caller's answer, in order; only in Answered.
 	Attempts []Attempt
-	// Receipts is how many were purged.
+	// Receipts is the number of purged receipts.
 	Receipts int
-	// Err is the attempt's error as the driver gave it; nil unless Type is
-	// ExecuteFailure, Parked or Answered. With Answered it is what the caller was
-	// told.
+	// Err is the driver's error of the attempt; nil unless Type is ExecuteFailure, Parked or
+	// Answered. In Answered it is the caller's error.
 	Err error
-	// Class says what Err means.
+	// Class is the meaning of Err.
 	Class delivery.Class
-	// Assumed: a success concluded from a duplicate key after an attempt of
+	// Assumed is set for a success concluded from a duplicate key after an attempt with an
 	// unknown outcome.
 	Assumed bool
-	// Found: a success known from the unit's receipt, which an earlier attempt left.
+	// Found is set for a success known from the unit's receipt, which an earlier attempt left.
 	Found bool
 }
 
-// Outcome names what the caller got that an [Answered] tells of, as [OutcomeOf] reads it:
-// "delivered", "pending" or "parked" (accepted), "refused" (also compensated, and "parked" in
-// a soft transaction), "not_logged" or else "not_accepted", or "unknown".
+// Outcome names the caller's outcome in an [Answered] by [OutcomeOf]: "delivered", "pending"
+// or "parked" (accepted), "refused" (also compensated, and "parked" in a soft transaction),
+// "not_logged" or else "not_accepted", or "unknown".
 func (e Event) Outcome() string {
 	var refused *RefusedError
 	var pending *PendingError

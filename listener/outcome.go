@@ -13,30 +13,31 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Outcome is what an error of a write means for its caller, and so what the caller may
-// answer its own client.
+// Outcome is the meaning of a write's error for its caller, and so for the caller's answer
+// to its own client.
 type Outcome uint8
 
 const (
-	// OutcomeDelivered: it is applied. Answer "done". Where the error is
-	// ErrRowsUnknown, its rows or row count were lost with the database's answer.
+	// OutcomeDelivered means that it is applied. Answer "done". With ErrRowsUnknown, its rows
+	// or row count were lost with the database's answer.
 	OutcomeDelivered Outcome = iota
-	// OutcomeAccepted: the log holds it. It is delivered later, or an operator
+	// OutcomeAccepted means that it is in the log. It is delivered later, or an operator
 	// decides. Answer "accepted", never "failed, send it again".
 	OutcomeAccepted
-	// OutcomeRefused: nothing was applied, and sending the same again does not help.
+	// OutcomeRefused means that it had no effect, and that sending the same again does not
+	// help.
 	OutcomeRefused
-	// OutcomeNotAccepted: this call applied nothing, and nothing of it will be. Answer
-	// "try again later". Under an idempotency key an earlier request may have been applied.
+	// OutcomeNotAccepted means that this call has no effect, now or later. Answer "try again
+	// later". Under an idempotency key an earlier request may have been applied.
 	OutcomeNotAccepted
-	// OutcomePartlyRefused: of several writes some were refused or not accepted, and
-	// the others are delivered or accepted. Ask *EndError which.
+	// OutcomePartlyRefused means that some of several writes were refused or not accepted, and
+	// the others are delivered or accepted. *EndError lists them.
 	OutcomePartlyRefused
-	// OutcomeCompensated: it was refused. Everything that had been applied is undone, or
-	// is being undone, by an operator if the database refuses that.
+	// OutcomeCompensated means that it was refused. All applied writes are undone, or are being
+	// undone, by an operator if the database refuses that.
 	OutcomeCompensated
-	// OutcomeUnknown: it may or may not be applied. Look before sending it again, or send
-	// it again under the same idempotency key. See ErrUnknownOutcome.
+	// OutcomeUnknown means that it may or may not be applied. Look before sending it again, or
+	// send it again under the same idempotency key. See ErrUnknownOutcome.
 	OutcomeUnknown
 )
 
@@ -53,7 +54,7 @@ func OutcomeOf(err error) Outcome {
 	return o
 }
 
-// sentinels are the outcomes of values that errors are, by their method Is too.
+// sentinels maps errors to outcomes. It matches equal errors, and the method Is of an error.
 var sentinels = []struct {
 	err     error
 	outcome Outcome
@@ -69,7 +70,7 @@ var sentinels = []struct {
 	{driver.ErrBadConn, OutcomeUnknown}, // not every driver keeps its promise that nothing was sent
 }
 
-// outcomeOf looks at err before it looks at what err wraps.
+// outcomeOf checks err itself before the errors that it wraps.
 func outcomeOf(err error) (o Outcome, known bool) {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree by itself
 	case interface{ Outcome() Outcome }:
@@ -122,7 +123,7 @@ func outcomeOf(err error) (o Outcome, known bool) {
 	return ofClass(class), class != delivery.Unknown
 }
 
-// Together is the outcome of several writes, or of none.
+// Together returns the outcome of several writes; there may be none.
 func Together(all ...Outcome) Outcome {
 	var has [OutcomeUnknown + 1]bool
 	for _, o := range all {
@@ -167,7 +168,7 @@ type beginning struct {
 	outcome Outcome
 }
 
-// beginnings are the lines of outcomes.txt, the longest text first.
+// beginnings holds the lines of outcomes.txt, the longest text first.
 var beginnings = func() (all []beginning) {
 	for line := range strings.Lines(outcomeList) {
 		if name, text, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok {

@@ -1,16 +1,16 @@
-// Package bedotel shows writes and deliveries as OpenTelemetry spans. A [Tracer]
-// hangs on a [listener.Bus], in an application as in the job:
+// Package bedotel exports writes and deliveries as OpenTelemetry spans. A [Tracer]
+// subscribes to a [listener.Bus], in an application or in the job:
 //
 //	bus := listener.NewBus(nil) // for bedsql.Config.Bus, or asyncjob.Config.Bus
 //	defer bedotel.Trace(bus).Close()
 //
-// A write under a context that holds a span is a span "bed write" in that trace, each of
-// its retries a child "bed retry". The caller's traceparent is kept with the entry: a
-// delivery by the job is a span "bed delivery" in a trace of its own, with a link to the
-// caller's span. A write under no span makes none.
+// A write under a context with a span is a span "bed write" in that trace, with a child "bed
+// retry" for each of its retries. The entry keeps the caller's traceparent: a delivery by
+// the job is a span "bed delivery" in a trace of its own, with a link to the caller's span.
+// A write outside of any span makes no span.
 //
-// Spans are made when their work is done, after the call. They hold no SQL, no error's
-// text and no value.
+// Spans are made after the call, when their work is done. They contain no SQL, no error text
+// and no values.
 package bedotel
 
 import (
@@ -32,23 +32,24 @@ const (
 	traceparent = "traceparent"
 )
 
-// Option changes a Tracer.
+// Option configures a Tracer.
 type Option func(*Tracer)
 
-// WithTracerProvider says where spans go. Default: OpenTelemetry's global provider.
+// WithTracerProvider sets the destination of the spans. Default: OpenTelemetry's global
+// provider.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(t *Tracer) { t.tracer = p.Tracer(scope) }
 }
 
-// Tracer makes spans of a bus's events.
+// Tracer makes spans from a bus's events.
 type Tracer struct {
 	bus    *listener.Bus
 	sub    *listener.Subscription
 	tracer trace.Tracer
 }
 
-// Trace makes spans of what is published on bus from now on, and has entries keep the
-// traceparent of their callers. Close it.
+// Trace makes spans from events published on bus from now on, and makes entries keep their
+// caller's traceparent. Close it.
 func Trace(bus *listener.Bus, opts ...Option) *Tracer {
 	t := &Tracer{bus: bus}
 	for _, opt := range opts {
@@ -62,8 +63,8 @@ func Trace(bus *listener.Bus, opts ...Option) *Tracer {
 	return t
 }
 
-// Close makes the spans of what was published before, and takes the Tracer off the bus.
-// The provider is the caller's to flush and shut down.
+// Close makes the spans of earlier events and removes the Tracer from the bus. The caller
+// must flush and shut down the provider.
 func (t *Tracer) Close() {
 	t.bus.SetTraceParent(nil)
 	t.sub.Close()
@@ -78,7 +79,7 @@ func (t *Tracer) notify(ev listener.Event) {
 	}
 }
 
-// write makes the span of a write and those of its retries.
+// write makes the span of a write and the spans of its retries.
 func (t *Tracer) write(ev listener.Event) {
 	caller := spanOf(ev.TraceParent)
 	if !caller.IsValid() {
@@ -105,8 +106,8 @@ func (t *Tracer) write(ev listener.Event) {
 	span.End(trace.WithTimestamp(ev.Time))
 }
 
-// delivery makes the span of a delivery by the job. It is linked to the caller's, whose
-// trace is over by then.
+// delivery makes the span of a delivery by the job. It links to the caller's trace, which
+// has ended by then.
 func (t *Tracer) delivery(ev listener.Event) {
 	var opts []trace.SpanStartOption
 	if caller := spanOf(ev.TraceParent); caller.IsValid() {
@@ -125,8 +126,8 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at), trace.WithAttributes(about...))
 }
 
-// about names the entry, by what is no secret. An exporter may refuse a whole batch
-// for one text that is no UTF-8.
+// about identifies the entry without secrets. It replaces invalid UTF-8, because an exporter
+// may reject a whole batch for one such text.
 func about(ev listener.Event) []attribute.KeyValue {
 	name := func(key, text string) attribute.KeyValue {
 		return attribute.String(key, strings.ToValidUTF8(text, "?"))
@@ -134,7 +135,7 @@ func about(ev listener.Event) []attribute.KeyValue {
 	return []attribute.KeyValue{name("bed.data_source", ev.DataSource), name("bed.entry_id", ev.ID), name("bed.transaction_id", ev.TransactionID)}
 }
 
-// parentOf gives the traceparent of the span in ctx; empty if there is none.
+// parentOf returns the traceparent of the span in ctx; empty without a span.
 func parentOf(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ""
@@ -144,8 +145,7 @@ func parentOf(ctx context.Context) string {
 	return carrier[traceparent]
 }
 
-// spanOf reads a traceparent; from anything else it gives a span context that is
-// not valid.
+// spanOf reads a traceparent; it returns an invalid span context for any other text.
 func spanOf(text string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: text})
 	return trace.SpanContextFromContext(ctx)

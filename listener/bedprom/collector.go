@@ -13,11 +13,11 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-// Option changes a Collector.
+// Option configures a Collector.
 type Option func(*Collector)
 
-// WithLog has the Collector report the states of logs as well. ask is called when the
-// Collector is collected, at most once in every; an every below 1 means 15 s.
+// WithLog makes the Collector report the states of logs as well. Collecting calls ask, at
+// most once per every; an every below 1 means 15 s.
 func WithLog(ask AskFunc, every time.Duration) Option {
 	return func(c *Collector) {
 		if every <= 0 {
@@ -27,8 +27,8 @@ func WithLog(ask AskFunc, every time.Duration) Option {
 	}
 }
 
-// Collector counts events. It is a prometheus.Collector, to be registered where
-// the process keeps its metrics. Safe for concurrent use.
+// Collector counts events. It is a prometheus.Collector: register it with the metrics of the
+// process. Safe for concurrent use.
 type Collector struct {
 	sub   *listener.Subscription
 	log   *logState
@@ -52,7 +52,7 @@ var _ prometheus.Collector = (*Collector)(nil)
 // durations are the upper bounds of the histograms, in seconds.
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
-// New makes a Collector that counts what is published on bus from now on. Close it.
+// New returns a Collector that counts events published on bus from now on. Close it.
 func New(bus *listener.Bus, opts ...Option) *Collector {
 	c := &Collector{events: prometheus.NewRegistry()}
 	metrics := promauto.With(c.events)
@@ -83,7 +83,7 @@ func New(bus *listener.Bus, opts ...Option) *Collector {
 	return c
 }
 
-// Close counts what was published before and takes the Collector off the bus.
+// Close counts the earlier events and removes the Collector from the bus.
 func (c *Collector) Close() { c.sub.Close() }
 
 // Describe implements prometheus.Collector.
@@ -138,7 +138,7 @@ var origins = map[listener.Origin]string{listener.SyncRetry: "sync_retry", liste
 
 func originOf(o listener.Origin) string { return cmp.Or(origins[o], "caller") }
 
-// outcomeOf says what a caller got.
+// outcomeOf returns the outcome for the caller.
 func outcomeOf(ev listener.Event) string {
 	switch {
 	case ev.Err == nil && len(ev.Attempts) > 1:
@@ -150,11 +150,11 @@ func outcomeOf(ev listener.Event) string {
 	}
 }
 
-// most is how many data sources have metrics of their own. A log may name any
-// number of them.
+// most is the maximum number of data sources with metrics of their own. A log may name any
+// number.
 const most = 200
 
-// others is the data source of those beyond.
+// others is the label of all further data sources.
 const others = "(others)"
 
 // names bounds the values of the label data_source.

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler serves c and what the Go runtime and the operating system know of the
-// process, from a registry of their own. Who may ask it is up to whom it is given.
+// Handler serves c and the metrics of the Go runtime and the process, from a registry of
+// their own. It does not restrict access.
 func Handler(c *Collector) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

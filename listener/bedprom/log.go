@@ -13,31 +13,31 @@ import (
 
 // Log is the state of a transaction log.
 type Log struct {
-	// Name tells logs apart, and must be the same in every process that reports this
-	// one: alerts take the highest value that the processes report for a name.
+	// Name identifies the log, and must be the same in every process that reports it: alerts
+	// take the highest value reported for a name.
 	Name string
-	// Err is why the log does not answer; nil if it does. Nothing else is known then.
+	// Err is the reason for a missing answer of the log, which leaves the other fields unknown.
 	Err error
-	// Jobs is how many jobs are alive; below 0: not known.
+	// Jobs is the number of live jobs; below 0 if unknown.
 	Jobs        int
 	DataSources []DataSource
 }
 
-// DataSource is what a log holds for one.
+// DataSource is the state of one data source in a log.
 type DataSource struct {
 	Name string
-	// Waiting, Leased and Parked count units of delivery; Leased ones are being
-	// written or delivered.
+	// Waiting, Leased and Parked count units of delivery; Leased ones are being written or
+	// delivered.
 	Waiting, Leased, Parked int
-	// Oldest is the age of the oldest that is not parked, OldestParked of the oldest
-	// that is; 0 for none.
+	// Oldest is the age of the oldest unit that is not parked, OldestParked of the oldest
+	// parked one; 0 without units.
 	Oldest, OldestParked time.Duration
-	// Reachable is whether the jobs reach it; nil: not known.
+	// Reachable is set if the jobs reach it; nil if unknown.
 	Reachable *bool
 	Paused    bool
 }
 
-// AskFunc asks logs for their states, until ctx is done. It is called by one goroutine at a time.
+// AskFunc queries logs for their states, until ctx is done. Calls do not overlap.
 type AskFunc func(ctx context.Context) []Log
 
 const (
@@ -61,7 +61,7 @@ var (
 		"How many jobs have recently recorded in the transaction log that they are alive.", []string{"log"}, nil)
 )
 
-// logState is what the logs said last.
+// logState is the last known state of the logs.
 type logState struct {
 	ask   AskFunc
 	every time.Duration
@@ -77,8 +77,8 @@ func (l *logState) describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// collect gives the states. A log that does not answer has none, so that no old one
-// is taken for true, and each scrape asks again.
+// collect emits the states. A log without an answer has no state, so that an old one is not
+// taken for current, and each scrape queries again.
 func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +116,7 @@ func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 	}
 }
 
-// merged adds up what has one name among the labels.
+// merged adds up the data sources with the same label.
 func merged(all []DataSource, names *names) map[string]*DataSource {
 	by := map[string]*DataSource{}
 	for _, d := range all {

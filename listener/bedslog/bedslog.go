@@ -1,5 +1,4 @@
-// Package bedslog has log/slog take the log lines of bed, which are written through
-// logrus.
+// Package bedslog passes the log lines of bed, which uses logrus, to log/slog.
 package bedslog
 
 import (
@@ -12,10 +11,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Logger gives a logger for bedsql.Config, asyncjob.Config or listener.NewBus that
-// hands each line to h, which says by Enabled which levels it takes. Fields become
-// attributes, in lexical order. Fatal and panic lines come as errors. Safe for
-// concurrent use if h is.
+// Logger returns a logger for bedsql.Config, asyncjob.Config or listener.NewBus. It passes
+// each line of the levels that h has enabled to h. Fields become attributes, in lexical
+// order. Fatal and panic lines become errors. Safe for concurrent use if h is.
 func Logger(h slog.Handler) *logrus.Logger {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
@@ -30,7 +28,7 @@ func Logger(h slog.Handler) *logrus.Logger {
 	return l
 }
 
-// silent formats nothing: the hook has the line.
+// silent produces no output: the hook handles the line.
 type silent struct{}
 
 func (silent) Format(*logrus.Entry) ([]byte, error) { return nil, nil }
@@ -57,7 +55,7 @@ func (k hook) Fire(e *logrus.Entry) error {
 	return k.h.Handle(ctx, r)
 }
 
-// plain gives an error's text: handlers print its fields otherwise.
+// plain returns an error's text, because handlers would print the fields of the error.
 func plain(v any) any {
 	if err, ok := v.(error); ok {
 		return err.Error()

@@ -8,35 +8,35 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 )
 
-// Class says what an error of a database means for the write that met it.
+// Class is the meaning of a database's error for the failed write.
 type Class uint8
 
 const (
-	// Unknown: no answer came back. The write may have been applied.
+	// Unknown means that there was no answer. The write may have been applied.
 	Unknown Class = iota
-	// Unreachable: the write never left. It was not applied; later may do.
+	// Unreachable means that the write never left. It was not applied; later it may succeed.
 	Unreachable
-	// Retryable: the database answered, did not apply it, and may do so later.
+	// Retryable means that the database rejected the write for now. It was not applied; later
+	// it may succeed.
 	Retryable
-	// Refused: the database understood it and said no; no retry can help.
+	// Refused means that the database rejected the write for good; no retry can help.
 	Refused
-	// Duplicate is Refused because of a unique key. After an attempt of
-	// unknown outcome of the same write it is the trace of that attempt.
+	// Duplicate is Refused because of a unique key. After an attempt of the same write with an
+	// unknown outcome, it is evidence that the attempt was applied.
 	Duplicate
-	// Contention is Retryable because other transactions were in the way: a deadlock, a
-	// lock timeout, a serialization failure. It says nothing of the write itself.
+	// Contention is Retryable because of other transactions: a deadlock, a lock timeout, a
+	// serialization failure. The write itself may be fine.
 	Contention
-	// Unclassified: the database answered with an error that no table lists. A logged
-	// write is tried again like one that is Retryable; whoever has only the error does not
-	// know whether anything was applied.
+	// Unclassified means that the database answered with an unlisted error. bed retries a
+	// logged write as for Retryable; the error alone does not tell whether the write was
+	// applied.
 	Unclassified
 )
 
-// Answered reports whether an error of this class is the database's own answer.
+// Answered reports whether c is the database's own answer.
 func (c Class) Answered() bool { return c >= Retryable }
 
-// Later reports whether the database answered, did not apply the write, and may do so
-// later.
+// Later reports whether the database answered, did not apply the write, and may do so later.
 func (c Class) Later() bool { return c == Retryable || c == Contention || c == Unclassified }
 
 func (c Class) String() string {
@@ -47,7 +47,7 @@ func (c Class) String() string {
 	return names[c]
 }
 
-// Class reads err, which a statement handed to a live connection returned.
+// Class returns the class of err, an error of a statement on a live connection.
 func (d *Dialect) Class(err error) Class {
 	if class, ok := CertainClass(err); ok {
 		return class
@@ -58,7 +58,7 @@ func (d *Dialect) Class(err error) Class {
 	return classifyBySQLState(err)
 }
 
-// Mistaken reports whether err is a refusal that the service must answer for: a syntax
+// Mistaken reports whether err is a refusal that the service itself has caused: a syntax
 // error, a missing table or column, a missing right. Other values would not help.
 func (d *Dialect) Mistaken(err error) bool {
 	switch {
@@ -71,8 +71,8 @@ func (d *Dialect) Mistaken(err error) bool {
 	return len(state) == 5 && state[:2] == "42"
 }
 
-// CertainClass gives the class with which err was marked, or that it knows of
-// itself by a method Certainly.
+// CertainClass returns the class of an error that was marked with one, or has a method
+// Certainly.
 func CertainClass(err error) (class Class, ok bool) {
 	var sure interface{ Certainly() Class }
 	if !errors.As(err, &sure) {
@@ -81,9 +81,8 @@ func CertainClass(err error) (class Class, ok bool) {
 	return sure.Certainly(), true
 }
 
-// DialClass reads an error of something that had to happen before the
-// statement could be sent: a dial, a prepare, a BEGIN. Whatever it is, the
-// write was not applied.
+// DialClass returns the class of an error from before the statement was sent: from a dial, a
+// prepare, a BEGIN. In any case the write was not applied.
 func (d *Dialect) DialClass(err error) Class {
 	if c := d.Class(err); c != Unknown {
 		return c
@@ -91,8 +90,8 @@ func (d *Dialect) DialClass(err error) Class {
 	return Unreachable
 }
 
-// classifyBySQLState is the reading for a database that brings no table of
-// its own: the classes of the SQL standard's SQLSTATE.
+// classifyBySQLState classifies by the SQLSTATE classes of the SQL standard, for databases
+// without a table of their own.
 func classifyBySQLState(err error) Class {
 	if errors.Is(err, driver.ErrBadConn) {
 		return Unreachable

@@ -7,11 +7,10 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 )
 
-// Describe says what err is without any value of the application's: servers
-// quote parameters in their messages ("Duplicate entry 'x' for key"), so of
-// what a server said only its codes are shown, whatever its class: also one
-// that leaves the outcome unknown may quote them. It is what a log line may
-// carry; the whole text stays in the transaction log's last_error.
+// Describe returns a text for err without values of the application. Servers quote
+// parameters in their messages ("Duplicate entry 'x' for key"), whatever the class, so it
+// shows only the codes of a server's error. It is safe for log lines; the whole text stays
+// in the transaction log's last_error.
 func (d *Dialect) Describe(err error) string {
 	if err == nil {
 		return ""

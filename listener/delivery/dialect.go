@@ -9,20 +9,20 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// TxState is what happened to a local transaction.
+// TxState is the state of a local transaction after an error.
 type TxState uint8
 
 const (
-	// Committed: it is committed.
+	// Committed means that it is committed.
 	Committed TxState = iota
-	// StillOpen: it is as before.
+	// StillOpen means that it is unchanged.
 	StillOpen
-	// InDoubt: it may be committed or rolled back.
+	// InDoubt means that it may be committed or rolled back.
 	InDoubt
 )
 
-// Quoting is how a session reads what stands between quotes, where that is a
-// setting of the server's. The zero value is the default of each database.
+// Quoting is how a session reads quotes, where that is a setting of the server. The zero
+// value is the default of each database.
 type Quoting = sqltext.Quoting
 
 // The settings: MySQL's sql_mode NO_BACKSLASH_ESCAPES and ANSI_QUOTES, PostgreSQL's
@@ -33,7 +33,7 @@ const (
 	BackslashEscapes = sqltext.BackslashEscapes
 )
 
-// ModeQuoting is the quoting of MySQL's sql_mode.
+// ModeQuoting returns the quoting of MySQL's sql_mode.
 func ModeQuoting(sqlMode string) (q Quoting) {
 	for mode := range strings.SplitSeq(sqlMode, ",") {
 		switch mode {
@@ -46,154 +46,142 @@ func ModeQuoting(sqlMode string) (q Quoting) {
 	return q
 }
 
-// Dialect is what bed knows about one kind of database. It is immutable and
-// safe for concurrent use. Nil functions have the default their comment says.
+// Dialect describes one kind of database. It is immutable and safe for concurrent use. Nil
+// functions have the default in their comment.
 type Dialect struct {
 	// Name is the kind's name in configurations: "mysql", "postgres", "sqlite".
 	Name string
-	// Flavor is how its SQL text is read.
+	// Flavor is its SQL dialect.
 	Flavor txlog.Flavor
-	// Classify says what err (not nil, as the driver returned it) means for a
-	// statement that was handed to a live connection. Default: by SQLSTATE
-	// when the error carries one, else Unknown.
+	// Classify classifies err (not nil, as returned by the driver) for a statement on a live
+	// connection. Default: by SQLSTATE if the error has one, else Unknown.
 	Classify func(err error) Class
-	// Mistake reports whether err, a refusal, is due to the statement, the schema or a
-	// missing right, whatever the values: it is the service's own. Default: by SQLSTATE.
+	// Mistake reports whether err, a refusal, comes from the statement, the schema or a missing
+	// right, whatever the values: the service has caused it. Default: by SQLSTATE.
 	Mistake func(err error) bool
-	// Undecoded reports whether err, of a row of rows that could then be closed
-	// without an error, was made by the driver of what the server had sent: the
-	// statement was carried out. Default: false.
+	// Undecoded reports whether the driver itself made err while reading a row from the server:
+	// the statement was carried out. The rows could then be closed without an error. Default:
+	// false.
 	Undecoded func(err error) bool
-	// PreparedByText: while a prepared statement is open, the driver sends each
-	// text that is the same as prepared, too.
+	// PreparedByText is set if the driver, while a prepared statement is open, also sends the
+	// same text as prepared.
 	PreparedByText bool
-	// Reusable gives the statement to use for st, which was prepared from query on
-	// conn and is run as often as the application likes. Default: st.
+	// Reusable returns a replacement for st, which was prepared from query on conn, for any
+	// number of executions. Default: st.
 	Reusable func(conn driver.Conn, query string, st driver.Stmt) driver.Stmt
-	// CheckNamedValue is the driver's own parameter check, for a connection
-	// that has not been dialled. Default: driver.ErrSkip (the default converter).
+	// CheckNamedValue is the driver's own parameter check, without a connection. Default:
+	// driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error
-	// Readable says why no attempt could read a statement with these parameters. Default:
-	// the database is asked.
+	// Readable returns an error for a statement that no attempt could read with these
+	// parameters. Default: the database decides.
 	Readable func(query string, args []driver.NamedValue) error
-	// Storable turns a parameter that the driver would receive into one that
-	// the log can keep and that means the same when it is replayed; an error
-	// says why it cannot. Values that the log keeps as they are (see
-	// txlog.EncodeParams) come back untouched; it is not asked about nil, a bool, an
-	// int64, a float64, a string and bytes that are not nil. Default: as they are.
+	// Storable turns a parameter for the driver into one that the log can keep and that has the
+	// same meaning on replay; an error explains why that is impossible. Values that the log
+	// keeps as they are (see txlog.EncodeParams) are returned unchanged. It is not called for
+	// nil, a bool, an int64, a float64, a string and non-nil bytes. Default: all values
+	// unchanged.
 	Storable func(v any) (any, error)
-	// Sendable returns the index and the error of an argument that the driver could
-	// never send in the call's mode, whatever the server says. given are the
-	// application's arguments, call.Args what Storable made of them; it is asked only
-	// where Storable was. Default: all can be sent.
+	// Sendable returns the index and the error of an argument that the driver can never send in
+	// the call's mode, whatever the server. given are the application's arguments, call.Args
+	// the results of Storable; it is called only where Storable was. Default: all arguments are
+	// sendable.
 	Sendable func(given []driver.NamedValue, call Call) (int, error)
-	// Greet asks a session that was just dialled what its settings are, and sets
-	// those without which a write that is answered would not be committed. No
-	// transaction is open there. Default: nothing is asked.
+	// Greet queries the settings of a new session, and changes those that would keep a
+	// successful write from being committed. There is no open transaction. Default: it queries
+	// no settings.
 	Greet func(ctx context.Context, conn driver.Conn) (Facts, error)
-	// Session asks the session of conn again what Greet gives as Facts.Session, with
-	// all that like names. Adapt gives it those of the settings of want that it has
-	// otherwise. Default: neither is known of any session.
+	// Session queries the session of conn again for Facts.Session, with all the names in like.
+	// Adapt changes the settings of the session that differ from want. Default: no session is
+	// known or adaptable.
 	Session func(ctx context.Context, conn driver.Conn, like string) (string, error)
 	Adapt   func(ctx context.Context, conn driver.Conn, has, want string) error
-	// Pooled reports whether each transaction on conn may meet another session of
-	// the server, so that nothing can be set there. Default: false.
+	// Pooled reports whether each transaction on conn may get another session of the server, so
+	// that settings do not last. Default: false.
 	Pooled func(conn driver.Conn) bool
-	// Obeys asks the session of conn what Greet gives as Facts.Session, and what it
-	// would give if the session had the settings of a Target, which it need not have
-	// where it is Pooled. Default: it is not asked.
+	// Obeys queries the session of conn for Facts.Session, and for its value under the settings
+	// of a Target, which a Pooled session may lack. Default: it is not called.
 	Obeys func(ctx context.Context, conn driver.Conn, settings string) (has, asked string, err error)
-	// Quoting is how the session of conn reads quotes now, for a database whose
-	// driver hears of each change. Default: as it did when it was greeted.
+	// Quoting returns the current quoting of conn's session, for a driver that learns of each
+	// change. Default: the quoting from Greet.
 	Quoting func(conn driver.Conn) Quoting
-	// Carried gives the settings of the session of conn after query, which changed
-	// them from settings; false if query left behind what an entry's settings cannot
-	// say. Default: false.
+	// Carried returns the settings of conn's session after query has changed them from
+	// settings; false if an entry's settings cannot express the result. Default: false.
 	Carried func(ctx context.Context, conn driver.Conn, settings, query string) (now, apply string, ok bool)
-	// Reset gives the session of conn, which is in no transaction, the state with
-	// which it was dialled. Statements that were prepared stay. Default: it cannot
-	// be done, the connection is closed instead.
+	// Reset returns the session of conn, outside of any transaction, to its state after the
+	// dial. Prepared statements stay. Default: the connection is closed instead.
 	Reset func(ctx context.Context, conn driver.Conn) error
-	// TransactionLost reports whether the error err of a statement inside a
-	// local transaction took the whole transaction with it while the session
-	// stays usable, so that what follows would autocommit. conn is free for a
-	// query. Default: false.
+	// TransactionLost reports whether err, from a statement inside a local transaction, ended
+	// the whole transaction while the session stays usable, so that further statements would
+	// autocommit. conn is free for a query. Default: false.
 	TransactionLost func(ctx context.Context, conn driver.Conn, err error) bool
-	// AfterImplicitCommit says what the error err of a statement that commits the
-	// open transaction on its way means for that transaction. conn is free for a
-	// query. Default: Committed.
+	// AfterImplicitCommit returns the state of the open transaction after err, the error of a
+	// statement that commits implicitly. conn is free for a query. Default: Committed.
 	AfterImplicitCommit func(ctx context.Context, conn driver.Conn, err error) TxState
-	// Idle reports whether the server has said with its last answer that no
-	// transaction is open on conn, so that it goes on after an error of COMMIT.
-	// Default: false, it is not known.
+	// Idle reports whether the server's last answer said that conn has no open transaction, so
+	// that conn stays usable after an error of COMMIT. Default: false, meaning unknown.
 	Idle func(conn driver.Conn) bool
-	// Interrupt has whatever waits for an answer on conn fail, from another goroutine.
-	// It is for COMMIT and ROLLBACK where driver.Tx cannot be given a context; conn is
-	// closed afterwards. Default: they are not interrupted.
+	// Interrupt makes any wait for an answer on conn fail, from another goroutine. It is for
+	// COMMIT and ROLLBACK, for which driver.Tx takes no context; conn is closed afterwards.
+	// Default: they are not interrupted.
 	Interrupt func(conn driver.Conn)
-	// Atomic runs calls as one local transaction in one round trip: all or
-	// none, and nothing after the first that fails. handled false means that
-	// it cannot be done so for these calls on this server, and nothing was
-	// sent. Results are one for each call, with the rows affected and the id
-	// that each would have had on its own. Default: never handled.
+	// Atomic runs calls as one local transaction in one round trip: all or none, stopping at
+	// the first failure. handled false means that these calls on this server do not allow it,
+	// and nothing was sent. There is one result for each call, with the affected rows and the
+	// id of a separate execution. Default: never handled.
 	Atomic func(ctx context.Context, conn driver.Conn, calls []Call) (results []driver.Result, handled bool, err error)
-	// CommitWith runs calls inside the local transaction that is open on conn
-	// and commits it, in one round trip; COMMIT is not run if one of them
-	// fails. handled is as for Atomic. After an error the transaction may
-	// still be open. Default: never handled.
+	// CommitWith runs calls inside the open local transaction of conn and commits it, in one
+	// round trip; it does not run COMMIT after a failed call. handled is as for Atomic. After
+	// an error the transaction may still be open. Default: never handled.
 	CommitWith func(ctx context.Context, conn driver.Conn, calls []Call) (handled bool, err error)
-	// Receipt makes the id of a unit's receipt. Default: the unit's own, so that
-	// receipts are written side by side in the order of time.
+	// Receipt returns the id of a unit's receipt. Default: the unit's own, so that receipts are
+	// written side by side in the order of time.
 	Receipt func(unitID string) string
-	// ReceiptDuplicate reports whether err, a Duplicate, is that of the receipt id
-	// in bed_receipt and not one of the application's own. Without it nothing can be
-	// delivered exactly once.
+	// ReceiptDuplicate reports whether err, a Duplicate, comes from the receipt id in
+	// bed_receipt and not from a key of the application. Exactly-once delivery requires it.
 	ReceiptDuplicate func(err error, id string) bool
-	// ReceiptBusy reports whether err is a lock timeout, deadlock or
-	// serialization failure that is known to have been met on bed_receipt by
-	// Atomic or CommitWith. Default: false.
+	// ReceiptBusy reports whether err is a lock timeout, deadlock or serialization failure that
+	// Atomic or CommitWith certainly met on bed_receipt. Default: false.
 	ReceiptBusy func(err error) bool
-	// Writable asks on conn, which is closed afterwards, whether a write would be
-	// taken at this moment: a server that answers may be a standby. It returns nil if
-	// so, else an error that says why not. Default: a server that answers is taken to
-	// be writable.
+	// Writable checks on conn, which is closed afterwards, for the ability to write now: the
+	// server may be a standby. It returns nil, or an error with the reason. Default: a server
+	// that answers counts as writable.
 	Writable func(ctx context.Context, conn driver.Conn) error
-	// ReadOnly reports whether err, of a write, says that the server or its
-	// session takes no writes at the moment; it was not applied. Default: false.
+	// ReadOnly reports whether err means that the server or session is currently read-only; the
+	// write was not applied. Default: false.
 	ReadOnly func(err error) bool
-	// GeneratedIDs is whether a Result's nonzero LastInsertId after an INSERT
-	// is an id that a later statement could carry.
+	// GeneratedIDs is set if a Result's nonzero LastInsertId after an INSERT is an id that a
+	// later statement could use.
 	GeneratedIDs bool
 }
 
-// Call is one statement of an attempt, as the driver takes it.
+// Call is one statement of an attempt, in the driver's form.
 type Call struct {
 	SQL  string
 	Args []driver.NamedValue
-	// Prepared: the application prepared it, so that every attempt has to. What
-	// cannot send it so in one round trip must not handle it.
+	// Prepared is set if the application prepared it, so that every attempt must. Atomic and
+	// CommitWith must not handle it if they cannot do so in one round trip.
 	Prepared bool
-	// Stmt is it, where it is prepared on the connection already; nil if not.
+	// Stmt is the statement already prepared on the connection; nil without one.
 	Stmt driver.Stmt
-	// Required is how many rows it must change, else a RowsError rolls back what it
-	// is part of. What cannot see to it before the COMMIT must not handle it.
+	// Required is the required number of changed rows; otherwise a RowsError rolls back the
+	// whole attempt. Atomic and CommitWith must not handle it if they cannot check it before
+	// the COMMIT.
 	Required txlog.Requirement
 }
 
-// Facts are what a session said of itself when it was dialled. What it heard
-// to be since, by the application or a pooler, they do not say.
+// Facts are the properties of a session at its dial. They do not include later changes by
+// the application or a pooler.
 type Facts struct {
-	// Quoting is how it reads what stands between quotes.
+	// Quoting is how the session reads quotes.
 	Quoting Quoting
-	// Session is what it resolves to: the settings that it has in fact and that
-	// change values or places, whether they come from the DSN, the account, the
-	// database or the server; as "name=value;name=value", without those that have
-	// their usual value. Empty if that is not known. Of two sessions with the same,
-	// a write means the same.
+	// Session is the resolved session: its actual settings that affect values or places,
+	// whether they come from the DSN, the account, the database or the server. The form is
+	// "name=value;name=value", without settings at their usual value; empty if unknown. A write
+	// means the same in two sessions with equal texts.
 	Session string
-	// Corrected names the server's settings that were set otherwise for it.
+	// Corrected names the server's settings that were changed for the session.
 	Corrected string
-	// Warning is what is to be known of the server's product; empty for those that
-	// bed is tested on.
+	// Warning is a warning about the server's product; empty for the products that bed is
+	// tested on.
 	Warning string
 }

@@ -1,5 +1,4 @@
-// Package delivery holds the words that a database's own package needs to say
-// what differs there: a [Dialect] reads errors ([Class]), checks values and runs
-// what fits into one round trip ([Call]); a [Target] is a data source to deliver
-// to. What is done with them is in bed's other packages.
+// Package delivery holds the interface between bed and a database's own package. A [Dialect]
+// classifies errors ([Class]), checks values and runs the statements of one round trip
+// ([Call]); a [Target] is a data source to deliver to. bed's other packages use them.
 package delivery

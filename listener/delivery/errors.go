@@ -8,30 +8,29 @@ import (
 )
 
 var (
-	// ErrVoided is the error of an attempt that met the receipt of a unit of which
-	// it was decided that it was not applied and never will be.
+	// ErrVoided is the error of an attempt that met a void receipt: the unit was not applied
+	// and never will be.
 	ErrVoided = errors.New("bed: it was decided before that this write is not applied and never will be")
-	// ErrKeyReused is the error of a request under an idempotency key that another
-	// request was sent under before. It is not applied.
+	// ErrKeyReused is the error of a request under an idempotency key that was sent before with
+	// another request. It is not applied.
 	ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
-	// ErrOvertaken is the error of a write under an order key after a later one was
-	// delivered: an operator had it skipped, or its writer stood still. It is not applied.
+	// ErrOvertaken is the error of a write under an order key after the delivery of a later
+	// one: an operator skipped it, or its writer stood still. It is not applied.
 	ErrOvertaken = errors.New("bed: not applied, it was overtaken: a later write under its order key was delivered; " +
 		"discard its entry if there is one, and send what is still meant as a new write")
 )
 
-// RowsError is the error of a write that did not change as many rows as it must: it
-// is rolled back. It is a refusal.
+// RowsError is the error of a write that missed its required number of changed rows. It was
+// rolled back. It is a refusal.
 type RowsError struct {
-	// Want is how many rows it must change; AtLeast: or more.
+	// Want is the required number of rows; AtLeast allows more.
 	Want    int64
 	AtLeast bool
-	// Got is how many it changed; -1 if that is not known.
+	// Got is the actual number; -1 if unknown.
 	Got int64
 }
 
-// Unmet is the error of a write that changed got rows, -1 if that is not known, under
-// a requirement that it does not meet.
+// Unmet returns the error of a write that changed got rows, -1 if unknown, and missed r.
 func Unmet(r txlog.Requirement, got int64) error {
 	n, more := r.Rows()
 	return &RowsError{Want: n, AtLeast: more, Got: got}
@@ -48,15 +47,15 @@ func (e *RowsError) Error() string {
 	return fmt.Sprintf("bed: the write is refused: required %v, changed %d", required, e.Got)
 }
 
-// Certainly says that it is not applied, and running it again does not help.
+// Certainly returns Refused: the write is not applied, and running it again does not help.
 func (*RowsError) Certainly() Class { return Refused }
 
-// ReceiptTableError says that there is no usable table bed_receipt in a target,
-// and that it could not be created. The write is not applied.
+// ReceiptTableError reports that a target has no usable table bed_receipt, and that creating
+// it failed. The write is not applied.
 type ReceiptTableError struct {
-	// Statement creates it, or adds what it lacks.
+	// Statement creates the table, or adds its missing parts.
 	Statement string
-	// Err is why it could not be created or used.
+	// Err is the reason for the failure.
 	Err error
 }
 
@@ -64,14 +63,13 @@ func (e *ReceiptTableError) Error() string {
 	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs (%v); run there:\n%s;", e.Err, e.Statement)
 }
 
-// Unwrap gives the database's error.
+// Unwrap returns the database's error.
 func (e *ReceiptTableError) Unwrap() error { return e.Err }
 
-// ReceiptRightsError says that the account lacks rights on the table bed_receipt
-// of a target. The write is not applied, unless the error is wrapped in an
-// ErrPending.
+// ReceiptRightsError reports that the account lacks rights on a target's table bed_receipt.
+// The write is not applied, unless the error is wrapped in an ErrPending.
 type ReceiptRightsError struct {
-	// Grant gives it those that deliveries and purges need.
+	// Grant grants the rights for deliveries and purges.
 	Grant string
 	// Err is the database's error.
 	Err error
@@ -81,5 +79,5 @@ func (e *ReceiptRightsError) Error() string {
 	return fmt.Sprintf("bed: the account lacks rights on the target's table bed_receipt (%v); run there, by an account that may, once the table exists:\n%s;", e.Err, e.Grant)
 }
 
-// Unwrap gives the database's error.
+// Unwrap returns the database's error.
 func (e *ReceiptRightsError) Unwrap() error { return e.Err }

@@ -2,14 +2,13 @@ package delivery
 
 import "sync"
 
-// known are the dialects that ClassOf asks, by their names.
+// known holds the dialects for ClassOf, by their names.
 var known sync.Map
 
-// Know has ClassOf read the errors of d's driver. It is safe for concurrent use.
+// Know registers d for ClassOf. It is safe for concurrent use.
 func (d *Dialect) Know() { known.Store(d.Name, d) }
 
-// MistakeOf reports whether err, or one that it wraps, is Mistaken for a dialect that is
-// known.
+// MistakeOf reports whether err, or an error that it wraps, is Mistaken for a known dialect.
 func MistakeOf(err error) (mistake bool) {
 	known.Range(func(_, d any) bool {
 		mistake = d.(*Dialect).Mistaken(err)
@@ -18,7 +17,7 @@ func MistakeOf(err error) (mistake bool) {
 	return mistake
 }
 
-// ClassOf reads an error of a driver by the dialects that are known.
+// ClassOf returns the class of a driver's error by the known dialects.
 func ClassOf(err error) (class Class) {
 	known.Range(func(_, d any) bool {
 		class = d.(*Dialect).Class(err)

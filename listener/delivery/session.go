@@ -10,13 +10,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// SessionError says that a unit belongs in a session that is not like the one at
-// hand: there it could mean other values, or another place.
+// SessionError reports a difference between the current session and the unit's session. In
+// the current one the unit could mean other values, or another place.
 type SessionError struct {
-	// Entry is what the unit's entry says of its session, Has is what the session
-	// says of itself; see Facts.Session.
+	// Entry is the session in the unit's entry, Has the current one; see Facts.Session.
 	Entry, Has string
-	// Err is why the session could not be given what it lacks; may be nil.
+	// Err is the reason why adapting the session failed; may be nil.
 	Err error
 }
 
@@ -41,14 +40,15 @@ func (e *SessionError) Error() string {
 	return text + "; give this account the rights or the settings of the application's"
 }
 
-// Unwrap gives what the database says.
+// Unwrap returns the database's error.
 func (e *SessionError) Unwrap() error { return e.Err }
 
-// Certainly says that nothing was sent, and may be later.
+// Certainly returns Retryable: the write was not sent, and may be later.
 func (*SessionError) Certainly() Class { return Retryable }
 
-// SameAccount says why u cannot be delivered by t's account; nil if it can: that
-// account has the session, not known of the entry, that its writer would have had.
+// SameAccount returns nil if t's account can deliver u: its session is the one that the
+// writer would have had, although the entry does not record it. Otherwise it returns the
+// reason.
 func (t *Target) SameAccount(u *txlog.Unit) error {
 	if u.Session != "" || u.Account == "" || u.Account == t.Account {
 		return nil
@@ -57,8 +57,8 @@ func (t *Target) SameAccount(u *txlog.Unit) error {
 		"session of another account (%q) may lead elsewhere; deliver it once by a job whose DSN has that account", u.Account, t.Account)
 }
 
-// In gives the target whose sessions are such as a unit's entry says: its
-// Settings and its Session. An error says why there is none.
+// In returns the target for sessions with a unit's Settings and Session. An error explains
+// why there is none.
 func (t Target) In(settings, session string) (Target, error) {
 	if settings != t.Settings {
 		if t.With == nil {
@@ -74,8 +74,7 @@ func (t Target) In(settings, session string) (Target, error) {
 	return t, nil
 }
 
-// adapt gives the session of conn, of which has is known, the state of t.Session,
-// and asks it what it has then.
+// adapt brings the session of conn, known as has, to t.Session, and checks the result.
 func (t *Target) adapt(ctx context.Context, conn driver.Conn, has string) error {
 	d := t.Dialect
 	if t.Session == "" || has == t.Session {
@@ -98,9 +97,9 @@ func (t *Target) adapt(ctx context.Context, conn driver.Conn, has string) error 
 	return e
 }
 
-// StillIn asks again whether the session of conn is that of t, where each
-// transaction may meet another session of the server. Where that is not known, it is
-// asked whether it has what t.Settings say: a pooler may have dropped it.
+// StillIn checks again that the session of conn matches t, if each transaction may get
+// another session of the server. If t.Session is unknown, it checks t.Settings: a pooler may
+// have dropped them.
 func (t *Target) StillIn(ctx context.Context, conn driver.Conn) error {
 	d := t.Dialect
 	if d.Pooled == nil || !d.Pooled(conn) {

@@ -13,45 +13,43 @@ import (
 type Target struct {
 	// Connector dials the bare driver.
 	Connector driver.Connector
-	// Dialect is its database's.
+	// Dialect describes its database.
 	Dialect *Dialect
-	// DriverLog says where the driver's own log lines go. They are left out when
-	// it was not called. nil for a driver that writes none.
+	// DriverLog sets the destination of the driver's own log lines. Without a call the lines
+	// are dropped. nil for a driver that writes none.
 	DriverLog func(to func(line string))
 	// DataSource is its name in the log.
 	DataSource string
-	// Settings is what its DSN says of values and names: see txlog.Unit.
+	// Settings are the DSN's settings of values and names: see txlog.Unit.
 	Settings string
-	// Account is the user that its sessions log in as; empty if that is not known, or
-	// decides nothing there.
+	// Account is the login user of its sessions; empty if unknown or irrelevant.
 	Account string
-	// ReceiptSchema is the schema of their own in which receipts are kept, in MySQL a
-	// database of the same server; empty for where its sessions' unqualified names
-	// lead. It is part of Settings.
+	// ReceiptSchema is a separate schema for receipts, in MySQL a database of the same server.
+	// Empty means the schema of unqualified names. It is part of Settings.
 	ReceiptSchema string
-	// Session is what its sessions must say of themselves (Facts.Session), with which
-	// they are dialled; empty for what the server gives them.
+	// Session is the required Facts.Session of its sessions, set on each dial; empty for the
+	// server's choice.
 	Session string
-	// With gives the target of the same address and account whose sessions have
-	// other settings; an error says why there is none. Nil: there never is.
+	// With returns the target of the same address and account with other session settings; an
+	// error explains why there is none. A nil With means that there never is one.
 	With func(settings string) (Target, error)
-	// NoSideConnection is whether a second connection of Connector would reach
-	// another database than the first (SQLite's :memory:): a retry on a side
-	// connection would then write into an empty database of its own.
+	// NoSideConnection is set if a second connection of Connector would reach another database
+	// than the first (SQLite's :memory:): a retry on a side connection would then write into an
+	// empty database of its own.
 	NoSideConnection bool
-	// InMemory is whether the database is gone with the last connection to it.
+	// InMemory is set if the database vanishes with its last connection.
 	InMemory bool
 	// File is the absolute path of a SQLite database's file; empty otherwise.
 	File string
-	// AutocommitOff is whether the DSN itself turns autocommit off, so that
-	// every statement opens a transaction.
+	// AutocommitOff is set if the DSN itself turns autocommit off, so that every statement
+	// opens a transaction.
 	AutocommitOff bool
 }
 
 var errNoOther = errors.New("its target cannot be given other settings")
 
-// Dial opens a connection, greets its session, and gives it what t.Session says;
-// else a SessionError.
+// Dial opens a connection, greets its session, and adapts it to t.Session; a SessionError if
+// that fails.
 func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	conn, err := t.Connector.Connect(ctx)
 	if err != nil || t.Dialect.Greet == nil {
@@ -68,8 +66,8 @@ func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	return conn, facts, nil
 }
 
-// Greeted gives a connector for a pool, whose connections are those of [Target.Dial].
-// One that is not there within 30 seconds is an error.
+// Greeted returns a connector for a pool, with connections as from [Target.Dial]. A
+// connection that takes more than 30 seconds is an error.
 func (t *Target) Greeted() driver.Connector { return &greeted{t.Connector, t} }
 
 type greeted struct {
