@@ -16,31 +16,29 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// compounds runs several statements as one compound statement, which MariaDB has
-// outside of procedures and MySQL does not. It remembers what it has learnt of
-// the server.
+// compounds runs several statements as one compound statement. MariaDB supports these
+// outside of procedures, MySQL does not. compounds remembers its knowledge of the server.
 type compounds struct {
-	// known is whether the server is known to have them.
+	// known is set once the server is known to support compounds.
 	known  atomic.Bool
 	mu     sync.Mutex
 	tables map[string]tableIDs
-	// binds is whether the driver is known to send values as parameters, and not in
-	// the text.
+	// binds is set if the driver is known to send values as parameters, and not in the text.
 	binds bool
-	// prepareFrom is the use of a text on a connection at which it is prepared.
+	// prepareFrom is the number of uses on a connection from which a text is prepared.
 	prepareFrom int
-	// full is the time, in ns since 1970, until which nothing is prepared,
-	// because the server has no room for more.
+	// full is the time, in ns since 1970, until which preparing is suspended because the server
+	// has reached its limit.
 	full atomic.Int64
 }
 
-// minMajor and minMinor are the oldest release of MariaDB that is still
-// maintained. Older ones may work, but are untested.
+// minMajor and minMinor are the oldest maintained release of MariaDB. Older ones may work,
+// but are untested.
 const minMajor, minMinor = 10, 6
 
-// atomic implements Dialect.Atomic. Errors keep the server's number, SQLSTATE and
-// message. The session is left as by the statements themselves, except for
-// ROW_COUNT(), FOUND_ROWS() and SHOW WARNINGS, which are about the compound.
+// atomic implements Dialect.Atomic. Errors keep the server's number, SQLSTATE and message.
+// The session ends up as after the separate statements, except for ROW_COUNT(), FOUND_ROWS()
+// and SHOW WARNINGS, which are about the compound.
 func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
 	if results, ready, err := c.prepared(ctx, conn, calls); ready {
 		return results, true, err
@@ -72,8 +70,8 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 	return results, true, nil
 }
 
-// compoundRow reads the row of a compound. It follows the COMMIT: whatever
-// happens after it, the work is done.
+// compoundRow reads the row of a compound. It comes after the COMMIT: despite a later
+// failure, the work is done.
 func compoundRow(calls []delivery.Call, writes []*write, rows driver.Rows) ([]driver.Result, error) {
 	defer func() { _ = rows.Close() }()
 	row := make([]driver.Value, len(rows.Columns()))
@@ -104,8 +102,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 	return true, leaveNoneOpen(ctx, conn, calls, err, before)
 }
 
-// prepare reads the calls for a compound; false if they, or the server, do not
-// suit one.
+// prepare reads the calls for a compound; false if the calls or the server do not allow one.
 func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
 	if len(calls) == 0 || len(calls) > maxCompoundCalls || !c.known.Load() {
 		return nil, false
@@ -133,7 +130,7 @@ func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
 	return writes, true
 }
 
-// runsCompounds reads what VERSION() gives: "10.11.6-MariaDB-log".
+// runsCompounds reads the result of VERSION(): "10.11.6-MariaDB-log".
 func runsCompounds(version string) bool {
 	if !strings.Contains(version, "MariaDB") {
 		return false
@@ -145,9 +142,9 @@ func runsCompounds(version string) bool {
 	return major > minMajor || major == minMajor && minor >= minMinor
 }
 
-// notRun reports whether the server could not read the compound, so that none of
-// it ran. A mistake in one of the statements is to be reported on its own;
-// sql_mode=ORACLE has another syntax.
+// notRun reports whether the server could not parse the compound, so that no part of it ran.
+// A mistake in a single statement then shows in its separate execution; sql_mode=ORACLE has
+// another syntax.
 func notRun(err error) bool {
 	return hasNumber(err,
 		1064, // ER_PARSE_ERROR
@@ -155,8 +152,8 @@ func notRun(err error) bool {
 		1295) // ER_UNSUPPORTED_PS
 }
 
-// leaveNoneOpen makes sure that no transaction is left open after a compound that
-// failed, and says what its error alone does not.
+// leaveNoneOpen ensures that no transaction is left open after a failed compound, and adds
+// to its error the missing information.
 func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call, err error, before bool) error {
 	var server *mysql.MySQLError
 	switch {
@@ -165,14 +162,14 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call,
 	case !errors.As(err, &server):
 		return err // no answer
 	case rowsError(calls, server) != nil:
-		return rowsError(calls, server) // from a handler that has rolled back
+		return rowsError(calls, server) // from a handler, after its rollback
 	case handled(server):
 		return err
 	case cutOff(server):
 		_ = conn.Close()
 		return inDoubt(err)
 	}
-	// The caller's context may be what ended the statement.
+	// The caller's context may have ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	open, failed := sysvar(ctx, conn, "in_transaction")
@@ -186,19 +183,19 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call,
 		return err
 	}
 	if stops(server) && (failed != nil || !unwritten(ctx, conn, calls)) {
-		// It may have struck after the COMMIT.
+		// The error may have come after the COMMIT.
 		return inDoubt(err)
 	}
 	return err
 }
 
-// cutOff reports whether err is how a Galera node that has lost the others answers
-// every statement of a compound: also the ROLLBACK of the handler, what follows a
-// COMMIT, and a COMMIT of which the others have heard.
+// cutOff reports whether err comes from a Galera node without quorum. Such a node fails
+// every statement of a compound: the ROLLBACK of the handler, statements after a COMMIT, and
+// even a COMMIT that the other nodes have received.
 func cutOff(err *mysql.MySQLError) bool { return err.Number == 1047 } // ER_UNKNOWN_COM_ERROR
 
-// unwritten reports whether the receipt among calls is known not to be there,
-// so that their transaction was rolled back.
+// unwritten reports whether the receipt among calls is certainly missing, so that their
+// transaction was rolled back.
 func unwritten(ctx context.Context, conn driver.Conn, calls []delivery.Call) bool {
 	for _, call := range calls {
 		table, ok := attempt.ReceiptTable(call.SQL)
@@ -215,8 +212,7 @@ func unwritten(ctx context.Context, conn driver.Conn, calls []delivery.Call) boo
 	return false
 }
 
-// handled reports whether an error is of a kind that a handler always sees: data
-// that does not fit.
+// handled reports whether an error always reaches a handler: data that does not fit.
 func handled(err *mysql.MySQLError) bool {
 	switch string(err.SQLState[:2]) {
 	case "21", "22", "23":
@@ -225,7 +221,7 @@ func handled(err *mysql.MySQLError) bool {
 	return false
 }
 
-// stops are the errors that may end a compound anywhere, bypassing its handlers.
+// stops lists the errors that may end a compound anywhere, bypassing its handlers.
 func stops(err *mysql.MySQLError) bool {
 	return hasNumber(err,
 		5,    // EE_OUTOFMEMORY
@@ -238,12 +234,12 @@ func stops(err *mysql.MySQLError) bool {
 		1969) // ER_STATEMENT_TIMEOUT
 }
 
-// notSent marks err, unless it is an answer, as met before the write was sent.
+// notSent marks err as met before the write was sent, unless it is an answer.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func inDoubt(err error) error { return attempt.Certain(err, delivery.Unknown) }
 
-// result is what one of the statements of a compound would have answered.
+// result is the result of one statement in a compound.
 type result struct{ rows, id int64 }
 
 func (r result) LastInsertId() (int64, error) { return r.id, nil }
@@ -273,8 +269,7 @@ func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) [
 	return results
 }
 
-// queryRow reads the first row of a query without parameters; nil if there is
-// none.
+// queryRow reads the first row of a query without parameters; nil without rows.
 func queryRow(ctx context.Context, conn driver.Conn, query string) ([]driver.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

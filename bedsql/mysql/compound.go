@@ -14,16 +14,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// The most that is put into one compound statement. Beyond it the server's time
-// to read the statement outweighs the round trips saved.
+// The limits of one compound statement. Beyond them the server's parse time outweighs the
+// saved round trips.
 const (
 	maxCompoundCalls  = 64
 	maxCompoundText   = 256 << 10
 	maxCompoundParams = 60000 // the protocol ends at 65535
 )
 
-// A variable of a compound hides columns of the same name from the statements in
-// it. These names are longer than a column's can be.
+// A variable of a compound hides columns of the same name from the statements in it. These
+// names are longer than any column's name.
 const longerThanAColumn = "_of_the_call_this_name_is_longer_than_that_of_any_column_may_ever_be"
 
 func rowsVariable(i int) string { return "bed_rows_" + strconv.Itoa(i) + longerThanAColumn }
@@ -34,14 +34,14 @@ const messageVariable = "bed_message" + longerThanAColumn
 const priorVariable = "bed_prior_id" + longerThanAColumn
 
 const (
-	// CHAIN and RELEASE are ruled out because completion_type may be set to them.
+	// completion_type may be set to CHAIN or RELEASE, so the texts rule them out.
 	rollback = "ROLLBACK AND NO CHAIN NO RELEASE;"
 	commit   = "COMMIT AND NO CHAIN NO RELEASE;\n"
-	// receiptGuard marks an error of waiting for another writer of the same
-	// receipt, so that it is distinguishable from one of the application's statements.
+	// receiptGuard marks an error of waiting for another writer of the same receipt, so that it
+	// is distinguishable from one of the application's statements.
 	receiptGuard = "BEGIN DECLARE EXIT HANDLER FOR 1205, 1213, 1020 RESIGNAL SET MESSAGE_TEXT = '" + receiptWait + "waiting for another writer of this receipt failed; try again';\n"
-	// inTransaction stops what must not be run on its own: the server may have
-	// rolled the transaction back already.
+	// inTransaction stops a compound outside of a transaction: the server may already have
+	// rolled back.
 	inTransaction = "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '25000' SET MESSAGE_TEXT = 'bed: nothing was committed: the transaction is not open any more'; END IF;\n"
 )
 
@@ -49,8 +49,8 @@ const (
 type compound struct {
 	text strings.Builder
 	args []driver.NamedValue
-	// inline is whether receipts are the only calls with arguments: with theirs
-	// in the text nothing need be prepared.
+	// inline is set if receipts are the only calls with arguments: with these in the text,
+	// nothing need be prepared.
 	inline bool
 }
 
@@ -58,9 +58,9 @@ func newCompound(calls []delivery.Call) *compound {
 	return &compound{inline: !slices.ContainsFunc(calls, func(c delivery.Call) bool { return len(c.Args) > 0 && !attempt.IsReceipt(c.SQL) })}
 }
 
-// atomic runs calls as one transaction and gives one row: for each call
-// but receipts its affected rows, and for each INSERT its generated id. Both
-// lists of names are in the order of the calls.
+// atomic runs calls as one transaction and returns one row. It holds the affected rows of
+// each call but receipts, and the generated id of each INSERT. Both lists of names are in
+// the order of the calls.
 func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	var selected []string
 	ids, required := false, slices.ContainsFunc(calls, func(c delivery.Call) bool { return c.Required.Given() })
@@ -89,9 +89,8 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 		switch {
 		case attempt.IsReceipt(calls[i].SQL):
 		case w.generates():
-			// The session keeps its LAST_INSERT_ID(), which a trigger or a
-			// function may read: it is unchanged where nothing is generated, and
-			// where the same id is generated as before.
+			// The session keeps its LAST_INSERT_ID(), which a trigger or a function may read. It is
+			// unchanged without a generated id, or if the same id is generated as before.
 			generated := ""
 			if w.auto {
 				generated = rowsVariable(i) + " = 0 AND "
@@ -111,7 +110,8 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	return c
 }
 
-// require stops where call i did not change as many rows as it must: see rowsError.
+// require stops after call i if it misses its required number of changed rows: see
+// rowsError.
 func (c *compound) require(r txlog.Requirement, i int) {
 	if !r.Given() {
 		return
@@ -125,11 +125,11 @@ func (c *compound) require(r txlog.Requirement, i int) {
 		"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = ", messageVariable, "; END IF;\n")
 }
 
-// rowsStop begins the message by which a compound says that a call did not change as
-// many rows as it must. Its place among the calls and how many it changed follow.
+// rowsStop begins the message of a compound about a call with the wrong number of changed
+// rows. The call's index and its number of changed rows follow.
 const rowsStop = "bed_rows: call "
 
-// rowsError is the error that the message of a compound of calls means.
+// rowsError returns the error for such a message.
 func rowsError(calls []delivery.Call, err *mysql.MySQLError) error {
 	var i int
 	var got int64
@@ -143,8 +143,8 @@ func rowsError(calls []delivery.Call, err *mysql.MySQLError) error {
 
 const numSignal = 1644 // ER_SIGNAL_EXCEPTION
 
-// plain runs first and then calls, and commits. It gives no row: the affected rows
-// of a compound are those of all its statements.
+// plain runs first and then calls, and commits. It returns no row: the affected rows of a
+// compound are the sum over its statements.
 func (c *compound) plain(first string, calls []delivery.Call, writes []*write) *compound {
 	c.add("BEGIN NOT ATOMIC\n")
 	c.begin()
@@ -157,14 +157,14 @@ func (c *compound) plain(first string, calls []delivery.Call, writes []*write) *
 	return c
 }
 
-// begin opens the block of all that comes before the COMMIT, with the handler that
-// undoes everything and passes the error on as it is.
+// begin opens the block before the COMMIT. Its handler rolls everything back and passes the
+// error on unchanged.
 func (c *compound) begin() {
 	c.add("BEGIN\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " RESIGNAL; END;\n")
 }
 
-// commit ends that block and commits. No handler sees the error of a COMMIT: it
-// leaves the compound as it would be answered to a COMMIT on its own.
+// commit ends that block and commits. No handler sees the error of a COMMIT: it leaves the
+// compound like the answer to a separate COMMIT.
 func (c *compound) commit() { c.add("END;\n", commit) }
 
 func (c *compound) add(parts ...string) {
@@ -193,8 +193,8 @@ func (c *compound) call(call delivery.Call, w *write) {
 	}
 }
 
-// inlined writes a receipt's values into its text. They are numbers, ids and
-// hashes; any other value is left to the driver.
+// inlined writes a receipt's values into its text. They are numbers, ids and hashes; it
+// leaves any other value to the driver.
 func inlined(text string, args []driver.NamedValue) (string, bool) {
 	var b strings.Builder
 	for _, a := range args {

@@ -9,9 +9,8 @@ import (
 // name is this kind of database's name in configurations.
 const name = "mysql"
 
-// newDialect returns the dialect of one data source: what it learns of the
-// server and its tables on first use is kept in it. cfg is its DSN; nil if that is
-// not known.
+// newDialect returns the dialect of one data source; it holds the knowledge of the server
+// and its tables from their first use. cfg is the DSN; nil if unknown.
 func newDialect(cfg *mysql.Config) *delivery.Dialect {
 	return dialectOf(&compounds{prepareFrom: defaultPrepareFrom}, cfg)
 }

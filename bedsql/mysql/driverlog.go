@@ -8,9 +8,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// driverLog takes the driver's own log lines ("broken pipe"), which would
-// otherwise go to standard error past every logger. They are dropped until
-// somebody asks for them: the errors say the same.
+// driverLog takes the driver's own log lines ("broken pipe"), which would otherwise go to
+// standard error, bypassing every logger. It drops them until tell is called: the errors
+// have the same information.
 type driverLog struct {
 	to atomic.Pointer[func(line string)]
 }
@@ -26,8 +26,8 @@ func (l *driverLog) Print(args ...any) {
 
 func (l *driverLog) tell(to func(line string)) { l.to.Store(&to) }
 
-// takeLog redirects the driver's log lines for cfg, unless the application has
-// chosen a logger for this very configuration.
+// takeLog redirects the driver's log lines for cfg, unless the application has chosen a
+// logger for this configuration.
 func takeLog(cfg *mysql.Config) *driverLog {
 	l := new(driverLog)
 	chosen := cfg.Logger

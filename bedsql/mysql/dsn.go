@@ -16,13 +16,11 @@ import (
 //
 //	[user[:password]@][net[(addr)]]/dbname[?param1=value1&…&bedDataSource=name]
 //
-// and returns the bare driver's connector with all that bed knows of the data
-// source. bedDataSource (escaped as a query parameter) names it in the log;
-// without it the name is the address and the database, "127.0.0.1:3306/orders"
-// or "/run/mysqld/mysqld.sock/orders"; where a dial function of the application's decides
-// the address, the name must be given. bedReceiptSchema is the target's
-// ReceiptSchema. Errors say what is wrong without
-// repeating the DSN, which may hold a password.
+// It returns the bare driver's connector with bed's knowledge of the data source.
+// bedDataSource (escaped as a query parameter) names it in the log. The default is the
+// address and the database, "127.0.0.1:3306/orders" or "/run/mysqld/mysqld.sock/orders";
+// with a dial function of the application, the name is required. bedReceiptSchema is the
+// target's ReceiptSchema. Errors never repeat the DSN, which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
 	cfg, own, err := readDSN(dsn)
 	if err != nil {
@@ -32,8 +30,8 @@ func Target(dsn string) (delivery.Target, error) {
 	return target(cfg, own)
 }
 
-// TargetOf is [Target] for a driver's Config. An empty dataSource stands for
-// the name derived from its address and database.
+// TargetOf is [Target] for a driver's Config. An empty dataSource means the name derived
+// from its address and database.
 func TargetOf(cfg *mysql.Config, dataSource string) (delivery.Target, error) {
 	cfg = cfg.Clone()
 	others, own, err := dialects.TakeOwn(name, cfg.Params)
@@ -44,8 +42,8 @@ func TargetOf(cfg *mysql.Config, dataSource string) (delivery.Target, error) {
 	return target(cfg, own)
 }
 
-// readDSN reads a DSN as the driver does, without its panic (for the parameter
-// strict) and without the pieces of the DSN that its errors quote.
+// readDSN reads a DSN like the driver, but without its panic (for the parameter strict) and
+// without the parts of the DSN in its errors.
 func readDSN(dsn string) (cfg *mysql.Config, own dialects.Own, err error) {
 	defer func() {
 		if recover() != nil {
@@ -56,8 +54,8 @@ func readDSN(dsn string) (cfg *mysql.Config, own dialects.Own, err error) {
 	if err != nil {
 		return nil, own, dsnError(err, dsn)
 	}
-	// "user:password(addr)/db" reads as a network of the application's own, and
-	// would become part of the data source's name.
+	// "user:password(addr)/db" reads as a network of the application's own, and would become
+	// part of the data source's name.
 	if strings.ContainsRune(cfg.Net, ':') {
 		return nil, own, errors.New("mysql: the DSN cannot be used: its network has a colon, is the @ behind the password missing?")
 	}
@@ -90,8 +88,8 @@ func target(cfg *mysql.Config, own dialects.Own) (delivery.Target, error) {
 	return t, attempt.CheckReceiptSchema(&t)
 }
 
-// dataSource names a data source by where it is; it has no name where a function of the
-// application's decides the address.
+// dataSource names a data source by its location; empty if a function of the application
+// decides the address.
 func dataSource(cfg *mysql.Config) string {
 	if network := cfg.Net; cfg.DialFunc != nil || network != "" && network != "tcp" && network != "unix" {
 		return ""
@@ -105,11 +103,10 @@ func dataSource(cfg *mysql.Config) string {
 
 const badEscape = "invalid URL escape"
 
-// constantErrors are the beginnings of the driver's parser errors that quote
-// nothing.
+// constantErrors begins the driver's parser errors that quote nothing from the DSN.
 const constantErrors = "invalid DSN: "
 
-// quotingErrors tell the parser's other errors apart by their beginnings.
+// quotingErrors tells the parser's other errors apart by their beginnings.
 var quotingErrors = []struct{ prefix, meaning string }{
 	{"default addr for network", "the network has no default address: write net(addr)"},
 	{"invalid dbname", "the database's name is not escaped as in a path"},
@@ -132,9 +129,9 @@ func dsnError(err error, dsn string) error {
 	return fmt.Errorf("mysql: the DSN cannot be read: %s", meaning)
 }
 
-// offending returns the name of the parameter that the driver cannot read. It is
-// one of the driver's own: of any other, which could be part of a mistyped
-// password, the driver reads all but a bad escape.
+// offending returns the name of the unreadable parameter. It is always one of the driver's
+// own. Any other parameter, which could be part of a mistyped password, fails only by a bad
+// escape.
 func offending(dsn string) string {
 	_, query, _ := strings.Cut(dsn[strings.LastIndexByte(dsn, '/')+1:], "?")
 	for p := range strings.SplitSeq(query, "&") {

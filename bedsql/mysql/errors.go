@@ -14,8 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// classify says what an error of the driver means for a write. The error is
-// either of a statement handed to a live connection or of a dial.
+// classify returns the class of a driver's error for a write. The error comes from a
+// statement on a live connection or from a dial.
 func classify(err error) delivery.Class {
 	if class, ok := delivery.CertainClass(err); ok {
 		return class
@@ -40,13 +40,12 @@ func classify(err error) delivery.Class {
 	if dialects.BeginsWith(err, argumentErrors) {
 		return delivery.Refused
 	}
-	// mysql.ErrInvalidConn, io.EOF, a timeout, the context's end, a malformed
-	// packet: the statement may have arrived.
+	// mysql.ErrInvalidConn, io.EOF, a timeout, the context's end, a malformed packet: the
+	// statement may have arrived.
 	return delivery.Unknown
 }
 
-// driverErrors are the driver's own errors that are known to come before the
-// statement is sent.
+// driverErrors are the driver's own errors from before the statement is sent.
 var driverErrors = []struct {
 	err   error
 	class delivery.Class
@@ -63,9 +62,8 @@ var driverErrors = []struct {
 	{mysql.ErrOldProtocol, delivery.Refused},
 }
 
-// argumentErrors are the beginnings of the errors that the driver (or
-// database/sql) makes of arguments that do not fit. They have no type or value of
-// their own.
+// argumentErrors are the beginnings of the driver's (or database/sql's) errors about
+// unsuitable arguments. These errors have no type or value of their own.
 var argumentErrors = []string{
 	"argument count mismatch (got: ",
 	"cannot convert type: ",
@@ -84,8 +82,7 @@ func undecoded(err error) bool {
 	return errors.As(err, &number) || dialects.BeginsWith(err, decodeErrors)
 }
 
-// decodeErrors are the beginnings of the errors that the driver makes of a value
-// in a row.
+// decodeErrors are the beginnings of the driver's errors about a value in a row.
 var decodeErrors = []string{
 	"bad value for field: ", "invalid time bytes: ", "not [0-9]", "illegal ", "invalid DATETIME packet length ",
 	"invalid TIME packet length ", "unknown field type ",
@@ -94,10 +91,10 @@ var decodeErrors = []string{
 //go:embed errors.txt
 var codeList string
 
-// codes are the server's error numbers and the classes of its SQLSTATEs.
+// codes holds the server's error numbers and the classes of its SQLSTATEs.
 var codes = dialects.ReadCodes(codeList)
 
-// names are those by which the list may know an error, the narrowest first.
+// names returns the possible names of an error in the list, the narrowest first.
 func names(server *mysql.MySQLError) []string {
 	return []string{fmt.Sprintf("%04d", server.Number), string(server.SQLState[:2])}
 }

@@ -16,18 +16,17 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// Bounds of what is prepared on one connection.
+// Limits for the prepared statements of one connection.
 const (
-	// maxPrepared is for how many texts a connection keeps statements, two for
-	// each. It stays within the server's max_prepared_stmt_count (16382) with
-	// about a hundred connections.
+	// maxPrepared is the number of texts with prepared statements, two for each text. It stays
+	// within the server's max_prepared_stmt_count (16382) for about a hundred connections.
 	maxPrepared = 16
-	// maxNoticed is how many texts that are not prepared yet are counted.
+	// maxNoticed is the maximum number of counted texts that are not prepared yet.
 	maxNoticed = 64
-	// maxNoticedText is the longest of them.
+	// maxNoticedText is the maximum length of such a text.
 	maxNoticedText = 8 << 10
-	// defaultPrepareFrom is the use at which a text is prepared: one that does
-	// not come again is not worth it.
+	// defaultPrepareFrom is the number of uses from which a text is prepared; a text of one use
+	// is not worth it.
 	defaultPrepareFrom = 3
 )
 
@@ -38,14 +37,12 @@ const (
 	numWrongArguments  = 1210 // ER_WRONG_ARGUMENTS, of EXECUTE
 )
 
-// memory is what is kept with one connection: the texts that were run there with
-// a receipt, and the compounds that were prepared for them. The server takes as
-// long to read a compound as to run it.
+// memory belongs to one connection. It holds the texts that ran there with a receipt, and
+// the compounds prepared for them. The server takes as long to read a compound as to run it.
 //
-// A compound executes its write by name, as a statement prepared separately,
-// because the server prepares such a statement anew when a table or view in it
-// has changed. It does not do so for the text of a compound: a write to a view
-// that was replaced would go on to the tables of the old one.
+// A compound executes its write by name, as a statement prepared separately. The server
+// prepares such a statement anew after a change of its table or view, but not the text of a
+// compound: a write to a replaced view would go on to the tables of the old view.
 type memory struct {
 	conn  driver.Conn
 	texts map[string]*noticed
@@ -53,19 +50,19 @@ type memory struct {
 	prepared, named int
 }
 
-// noticed is a text that was run with a receipt.
+// noticed is a text that ran with a receipt.
 type noticed struct {
 	count int
-	// never: it cannot be prepared.
+	// never is set if it cannot be prepared.
 	never bool
 	write *write
-	// name is that of the prepared write, stmt the compound; row: it gives one.
+	// name is the prepared write's name, stmt the compound; row is set if stmt returns a row.
 	name string
 	stmt driver.Stmt
 	row  bool
 }
 
-// noticedAs names what is prepared for calls. No text has a NUL, see readWrite.
+// noticedAs returns the key of calls in memory.texts. No text contains a NUL, see readWrite.
 func noticedAs(calls []delivery.Call) string {
 	write := calls[len(calls)-1]
 	if !write.Required.Given() && len(calls) == 2 {
@@ -97,7 +94,7 @@ func (m *memory) notice(text string) *noticed {
 	return n
 }
 
-// any is one of the texts that are prepared, or not.
+// any returns one of the texts that are prepared, or not.
 func (m *memory) any(prepared bool) string {
 	for text, n := range m.texts {
 		if (n.stmt != nil) == prepared {
@@ -116,15 +113,15 @@ func (m *memory) unprepare(n *noticed) {
 	}
 }
 
-// deallocate ends with the connection at the latest.
+// deallocate frees a prepared statement, which ends with the connection at the latest.
 func (m *memory) deallocate(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	_, _, _ = attempt.Exec(ctx, m.conn, "DEALLOCATE PREPARE "+name, nil)
 }
 
-// prepareNamed prepares a write separately and gives the statement that executes
-// it. There is no backslash in its text, see readWrite.
+// prepareNamed prepares a write separately and returns the statement that executes it. Its
+// text has no backslash, see readWrite.
 func (m *memory) prepareNamed(ctx context.Context, w *write) (name string, execute *write, err error) {
 	m.named++
 	name = "bed_write_" + strconv.Itoa(m.named)
@@ -149,9 +146,8 @@ func (m *memory) release() {
 	}
 }
 
-// prepared runs one write, with its receipt before it if it has one, as a compound
-// that is prepared on the connection; ready is false if there is none for them. The
-// connection may hold a *attempt.Session or not.
+// prepared runs one write, after its receipt if any, as a compound that is prepared on the
+// connection; ready is false if there is none. conn need not be an *attempt.Session.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
 	if !ok || !c.known.Load() || slices.ContainsFunc(calls[:len(calls)-1], func(c delivery.Call) bool { return !attempt.IsReceipt(c.SQL) }) {
@@ -198,8 +194,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	return nil, true, failed
 }
 
-// ready prepares the compound for a text. If that fails, the text is sent as it
-// is.
+// ready prepares the compound for a text. If that fails, the text is sent unprepared.
 func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n *noticed, calls []delivery.Call) bool {
 	writes, ok := c.prepare(calls)
 	at := len(calls) - 1
@@ -220,7 +215,7 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 	}
 	n.write, n.name, writes[at] = writes[at], name, execute
 	text := new(compound).plain("START TRANSACTION;\n", calls, writes).text.String()
-	// Of how many rows bed_order is changed differs.
+	// The number of changed rows in bed_order varies.
 	if n.row = execute.generates() || calls[at].Required.Given() || len(calls) > 2; n.row {
 		text = new(compound).atomic(calls, writes).text.String() // each argument is a parameter
 	}
@@ -234,9 +229,8 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 	return true
 }
 
-// unprepared notes an answer to a PREPARE: a text that can be read may be tried
-// again later. Where there is no room, other connections may need what this one
-// holds.
+// unprepared handles an error of PREPARE. A readable text may be tried again later. At the
+// server's limit, other connections may need the statements of this one.
 func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 	n.count, n.never = 0, notRun(err)
 	if hasNumber(err, numTooManyPrepared) {
@@ -245,8 +239,7 @@ func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 	}
 }
 
-// execPrepared runs a compound whose affected rows are those of its write plus
-// one for the receipt.
+// execPrepared runs a compound whose affected rows are the write's plus one for the receipt.
 func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]driver.Result, error) {
 	r, err := attempt.SendStmt(ctx, n.stmt, args, false)
 	if err != nil {
@@ -272,10 +265,10 @@ func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args 
 	return compoundRow(calls, writes, r.Rows)
 }
 
-// bindable reports whether values mean the same as parameters as they do where
-// the driver puts them. With interpolateParams that is the text, where a number
-// with a fraction is a DECIMAL and not a DOUBLE, an unsigned number is signed if
-// it fits, and a []byte has an introducer.
+// bindable reports whether values mean the same as parameters as in the driver's own place
+// for them. With interpolateParams that is the text: there a number with a fraction is a
+// DECIMAL and not a DOUBLE, an unsigned number is signed if it fits, and a []byte has an
+// introducer.
 func (c *compounds) bindable(args []driver.NamedValue) bool {
 	differ := false
 	for i := range args {

@@ -12,10 +12,10 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// writable begins a transaction that announces writes: a server under read_only
-// refuses it to those accounts whose writes it refuses, and a Galera node outside
-// the primary component refuses it to all. Both answer a ping. A server whose
-// InnoDB is read-only lets it begin nevertheless.
+// writable begins a transaction that announces writes. A server under read_only refuses it
+// to the accounts without the right to write, and a Galera node outside the primary
+// component refuses it to all. Both answer a ping. A server with a read-only InnoDB still
+// accepts it.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "START /* does it take writes? */ TRANSACTION READ WRITE", nil); err != nil {
 		if class := classify(err); class == delivery.Refused {
@@ -32,7 +32,7 @@ func writable(ctx context.Context, conn driver.Conn) error {
 	return nil
 }
 
-// isReadOnly reports whether err says that this server takes no writes.
+// isReadOnly reports whether err means that this server accepts no writes.
 func isReadOnly(err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {

@@ -8,18 +8,17 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// receiptWait begins the message of an error that the receipt's statement met
-// in a compound. No message of the server's begins like it.
+// receiptWait begins the message of an error from the receipt's statement in a compound. The
+// server's own messages never begin with it.
 const receiptWait = "bed_receipt: "
 
-// receiptKeys are the names of the key of bed_receipt by which its duplicates are
-// recognised. The last two are those of tables that were made without a primary
-// key.
+// receiptKeys are the possible names of bed_receipt's key in an error about a duplicate. The
+// last two belong to tables made without a primary key.
 var receiptKeys = []string{"bed_receipt.PRIMARY", "bed_receipt_id", "bed_receipt.bed_receipt_id"}
 
-// spreadReceipt puts two random digits in front of a unit's id. InnoDB keeps rows
-// in the order of their key, and writers that insert side by side at its end wait
-// for each other's latch: with 64 writers a write takes half as long again.
+// spreadReceipt puts two random digits in front of a unit's id. InnoDB keeps rows in the
+// order of their key, and concurrent inserts at its end wait for each other's latch: with 64
+// writers a write takes half as long again.
 func spreadReceipt(unitID string) string {
 	const from, digits = 24, 2 // of the last group, which is random but for its end
 	if len(unitID) < from+digits {
@@ -28,11 +27,10 @@ func spreadReceipt(unitID string) string {
 	return unitID[from:from+digits] + "-" + unitID
 }
 
-// isReceiptDuplicate reports whether err is of the receipt id. The message names
-// the key last, between quotes, in every language that the server can be set to;
-// the value before it may hold any text. MySQL puts the table's name before the
-// key's. MariaDB does not, and calls every primary key PRIMARY: there the value
-// decides, which nobody else has.
+// isReceiptDuplicate reports whether err comes from the receipt id. The message names the
+// key last, between quotes, in every language of the server; the value before it may hold
+// any text. MySQL puts the table's name before the key's. MariaDB does not, and calls every
+// primary key PRIMARY: there the unique value decides.
 func isReceiptDuplicate(err error, id string) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) || !hasNumber(server, 1062, 1586) { // ER_DUP_ENTRY, ER_DUP_ENTRY_WITH_KEY_NAME
@@ -51,9 +49,9 @@ func isReceiptDuplicate(err error, id string) bool {
 	return key == "PRIMARY" && isValue(value, id) || slices.Contains(receiptKeys, key)
 }
 
-// isValue reports whether a message that quotes value means id. MariaDB cuts
-// values off after 61 characters and shows that by dots, TiDB after 64 without a
-// sign: the random digits have told them apart long before.
+// isValue reports whether a message that quotes value means id. MariaDB cuts values after 61
+// characters and adds dots, TiDB after 64 without a sign: by then the random digits have
+// told two ids apart.
 func isValue(value, id string) bool {
 	begin, cut := strings.CutSuffix(value, "...")
 	return value == id || (cut && len(begin) >= 40 || len(begin) >= 60) && strings.HasPrefix(id, begin)
@@ -67,8 +65,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// isReceiptBusy reports whether err was marked in the compound that wrote a
-// receipt: see receiptGuard.
+// isReceiptBusy reports whether err was marked in the compound of a receipt: see
+// receiptGuard.
 func isReceiptBusy(err error) bool {
 	var server *mysql.MySQLError
 	return errors.As(err, &server) && strings.HasPrefix(server.Message, receiptWait) && hasNumber(server, 1205, 1213, 1020)

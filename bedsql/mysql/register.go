@@ -9,17 +9,17 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Register makes the wrapped driver available to [database/sql.Open] under
-// name. The DSN is go-sql-driver's, with one more parameter, bedDataSource (see
-// [Target]). An error when cfg is not valid or name is taken.
+// Register makes the wrapped driver available to [database/sql.Open] under name. The DSN is
+// go-sql-driver's, with one more parameter, bedDataSource (see [Target]). It returns an
+// error for an invalid cfg or a name that is taken.
 func Register(name string, cfg bedsql.Config) error {
 	return bedsql.RegisterDriver(name, Target, cfg)
 }
 
-// NewConnector wraps target for [database/sql.OpenDB]: one of [Target] or
-// [TargetOf], or one with a Connector of go-sql-driver/mysql and a DataSource.
-// What such a connector's configuration says of database, time zone, SQL mode and
-// the like cannot be read from it: the job compares it where target has Settings.
+// NewConnector wraps target for [database/sql.OpenDB]: a result of [Target] or [TargetOf],
+// or a target with a Connector of go-sql-driver/mysql and a DataSource. Such a connector
+// does not reveal its database, time zone, SQL mode and the like: the job compares them if
+// target has Settings.
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
 	if target.Dialect == nil {
 		target.Dialect = newDialect(nil)
@@ -41,8 +41,8 @@ func logConnector(dsn string) (driver.Connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A row that is found is a lease that is held, even if the same millisecond
-	// is written into it again.
+	// A row that is found is a lease that is held, even if the same millisecond is written
+	// again.
 	cfg.ClientFoundRows = true
 	cfg.Logger = new(driverLog)
 	return mysql.NewConnector(cfg)

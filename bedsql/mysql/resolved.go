@@ -16,12 +16,12 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// This file says what a session resolves to, whoever decided that: the DSN, the
-// server's defaults, init_connect, a proxy between.
+// This file finds the resolved settings of a session, set by the DSN, the server's defaults,
+// init_connect or a proxy.
 
-// usual are the variables that change values or places, with the value that goes
-// without saying; time_zone has none. auto_increment_offset and
-// auto_increment_increment are not among them: in a cluster each node has its own.
+// usual maps the variables that affect values or places to their usual value; time_zone has
+// none. It omits auto_increment_offset and auto_increment_increment: in a cluster each node
+// has its own.
 var usual = map[string]string{
 	"block_encryption_mode": "aes-128-ecb", "character_set_client": "utf8mb4", "character_set_connection": "utf8mb4", "check_constraint_checks": "ON", "collation_connection": "utf8mb4_general_ci",
 	"default_regex_flags": "", "default_week_format": "0", "div_precision_increment": "4", "explicit_defaults_for_timestamp": "ON", "foreign_key_checks": "ON",
@@ -31,10 +31,10 @@ var usual = map[string]string{
 	"tx_isolation": "REPEATABLE-READ", "unique_checks": "ON",
 }
 
-// ownToEach are variables of which each session, or each node, has its own value.
+// ownToEach are variables with a value of their own in each session, or on each node.
 var ownToEach = []string{"auto_increment_increment", "auto_increment_offset", "identity", "insert_id", "last_insert_id", "pseudo_thread_id", "rand_seed1", "rand_seed2", "timestamp"}
 
-// namesOf gives the variables in a DSN that a session is asked for besides.
+// namesOf returns the additional variables in a DSN to query.
 func namesOf(cfg *mysql.Config) (names []string) {
 	for key := range cfg.Params {
 		name := variableName(key)
@@ -45,36 +45,34 @@ func namesOf(cfg *mysql.Config) (names []string) {
 	return names
 }
 
-// asker asks sessions what they resolve to.
+// asker queries sessions for their resolved settings.
 type asker struct {
-	// home is the database in the DSN, names are the variables in it that are asked
-	// for besides. foreign says that the DSN is not known.
+	// home is the database in the DSN, names are its additional variables to query. foreign is
+	// set if the DSN is unknown.
 	home    string
 	names   []string
 	foreign bool
-	// learn is given the server's version.
+	// learn receives the server's version.
 	learn func(version string)
 }
 
-// database stands among the variables for the session's current database. It is
-// said only where it is not that of the DSN: that one is part of the address, and
-// the job has its own.
+// database is the pseudo-variable for the session's current database. It is listed only if
+// it differs from the DSN's: that one is part of the address, and the job has its own.
 const database = "database"
 
-// initConnect is the server's variable with what it runs in a session that begins,
-// unless the account is an administrator's.
+// initConnect is the server's variable with the statements for each new session, except for
+// administrators.
 const initConnect = "init_connect"
 
-// userVariable is one that a text may set, as it stands there.
+// userVariable matches a user variable in a text.
 var userVariable = regexp.MustCompile("@(?:[A-Za-z0-9_.$]+|`[^`]+`|'[^'\\\\]+'|\"[^\"\\\\]+\")")
 
-// atHome is a variable whose row is in the answer to question where the current
-// database is that of the DSN.
+// atHome is a variable whose row in the answer to question means that the current database
+// is the DSN's.
 const atHome = "version_comment"
 
-// question asks for what greet needs and for what the session resolves to. Its
-// text holds no COMMIT, for those who look for one in what is sent (a proxy, a
-// test).
+// question returns the query for greet and for the resolved settings. Its text contains no
+// COMMIT, because some tools look for one in the traffic (a proxy, a test).
 func (a *asker) question(names []string) string {
 	names = slices.AppendSeq(append(slices.Clone(names), "version", "completion_type", initConnect), maps.Keys(usual))
 	slices.Sort(names)
@@ -86,8 +84,7 @@ func (a *asker) question(names []string) string {
 			atHome, strings.ToLower(a.home), a.home)
 }
 
-// current gives the session's database if it has to be said: it is not at home, or
-// asked for.
+// current adds the session's database if it differs from home, or if asked.
 func (a *asker) current(ctx context.Context, conn driver.Conn, variables map[string]string, asked bool) error {
 	_, home := variables[atHome]
 	delete(variables, atHome)
@@ -107,10 +104,9 @@ func (a *asker) current(ctx context.Context, conn driver.Conn, variables map[str
 	return nil
 }
 
-// greet implements Dialect.Greet in one round trip, two where the server's
-// defaults (a GLOBAL setting, init_connect) leave open what a session did:
-// without autocommit a write waits for a COMMIT that nobody sends, and after a
-// chaining COMMIT the next one does.
+// greet implements Dialect.Greet in one round trip, or two if the server's defaults (a
+// GLOBAL setting, init_connect) need correction: without autocommit a write waits for a
+// COMMIT that is never sent, and after a chaining COMMIT the next write does.
 func (a *asker) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
 	settings, err := a.variables(ctx, conn, a.question(a.names), false)
 	if err != nil || len(settings) == 0 {
@@ -135,8 +131,7 @@ func (a *asker) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, er
 	return facts, nil
 }
 
-// variables reads the answer to question; inDatabase says that the database is
-// asked for.
+// variables reads the answer to question; inDatabase also asks for the database.
 func (a *asker) variables(ctx context.Context, conn driver.Conn, question string, inDatabase bool) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -162,8 +157,7 @@ func (a *asker) variables(ctx context.Context, conn driver.Conn, question string
 	return settings, a.current(ctx, conn, settings, inDatabase)
 }
 
-// userVariables adds those user variables that init_connect may have set: triggers
-// read them.
+// userVariables adds the user variables that init_connect may have set: triggers read them.
 func userVariables(ctx context.Context, conn driver.Conn, settings map[string]string) error {
 	names := userVariable.FindAllString(settings[initConnect], -1)
 	delete(settings, initConnect)
@@ -198,7 +192,7 @@ func (a *asker) session(ctx context.Context, conn driver.Conn, like string) (str
 	return resolved(values), err
 }
 
-// resolved is what a session says of itself by the answer to question.
+// resolved returns Facts.Session for the answer to question.
 func resolved(variables map[string]string) string {
 	var list []dialects.Setting
 	for name, value := range variables {
@@ -213,8 +207,7 @@ func resolved(variables map[string]string) string {
 	return dialects.Format(list)
 }
 
-// adapt implements Dialect.Adapt, in one round trip, and another one where the
-// database is not the right one.
+// adapt implements Dialect.Adapt in one round trip, and one more to change the database.
 func (a *asker) adapt(ctx context.Context, conn driver.Conn, has, want string) error {
 	usually := maps.Clone(usual)
 	usually[database] = a.home
@@ -245,7 +238,7 @@ func (a *asker) adapt(ctx context.Context, conn driver.Conn, has, want string) e
 
 func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
-// literal writes what SHOW VARIABLES gave so that SET takes it, in every SQL mode.
+// literal writes a value from SHOW VARIABLES as SET accepts it, in every SQL mode.
 func literal(value string) string {
 	if value != "" && strings.Trim(value, "0123456789") == "" {
 		return value

@@ -8,7 +8,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// driverStmt is what the driver's prepared statements have.
+// driverStmt lists the methods of the driver's prepared statements.
 type driverStmt interface {
 	driver.Stmt
 	driver.StmtExecContext
@@ -17,8 +17,8 @@ type driverStmt interface {
 	driver.ColumnConverter //nolint:staticcheck // deprecated, but the driver has it
 }
 
-// returning is a prepared statement that may return rows. The driver can run one
-// by Exec only once: MariaDB sends the columns the first time, and later the
+// returning is a prepared statement that may return rows. The driver can run such a
+// statement by Exec only once: MariaDB sends the columns the first time, and later the
 // driver takes rows for them and waits for ever.
 type returning struct {
 	driverStmt
@@ -26,8 +26,7 @@ type returning struct {
 	query string
 }
 
-// reusable implements Dialect.Reusable. If RETURNING is only part of a value,
-// that costs no more than a round trip.
+// reusable implements Dialect.Reusable. A RETURNING inside a value costs only a round trip.
 func reusable(conn driver.Conn, query string, st driver.Stmt) driver.Stmt {
 	if whole, ok := st.(driverStmt); ok && strings.Contains(strings.ToUpper(query), "RETURNING") {
 		return &returning{driverStmt: whole, conn: conn, query: query}

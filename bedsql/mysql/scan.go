@@ -7,36 +7,34 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// write is a call's text as it can stand in a compound statement.
+// write is a call's text in the form for a compound statement.
 type write struct {
-	// text is the statement without the semicolon and what follows it.
+	// text is the statement without the semicolon and the rest.
 	text string
 	// verb is INSERT, REPLACE, UPDATE or DELETE.
 	verb string
 	// params is its number of parameter markers.
 	params int
-	// table is what an INSERT or REPLACE writes into, schema first if it is
-	// named.
+	// table is the table of an INSERT or REPLACE, after its schema if named.
 	table []string
-	// rest has the columns that an INSERT or REPLACE names; all is set when it names
-	// none and so gives each a value.
+	// rest has the columns named in an INSERT or REPLACE; all is set if it names none and so
+	// sets every column.
 	rest []sqltext.Token
 	all  bool
-	// auto is whether the table has an AUTO_INCREMENT column, once it was asked for.
+	// auto is set if the table is known to have an AUTO_INCREMENT column.
 	auto bool
-	// updates is whether an INSERT has ON DUPLICATE KEY UPDATE.
+	// updates is set for an INSERT with ON DUPLICATE KEY UPDATE.
 	updates bool
-	// repeatable is whether it may be prepared and executed repeatedly.
+	// repeatable is set if it may be prepared and executed repeatedly.
 	repeatable bool
 }
 
 // generates reports whether it may generate an id.
 func (w *write) generates() bool { return w.verb == "INSERT" || w.verb == "REPLACE" }
 
-// readWrite reads a DML for a compound statement; false if it could mean
-// something else there than on its own, or if its end is not certain. What a
-// backslash does depends on the session's SQL mode, an executable comment on the
-// server's version: texts with either are left alone.
+// readWrite reads a DML for a compound statement; false if it could have another meaning
+// there, or if its end is uncertain. It rejects backslashes, which depend on the session's
+// SQL mode, and executable comments, which depend on the server's version.
 func readWrite(text string) (*write, bool) {
 	if strings.IndexByte(text, '\\') >= 0 || strings.Contains(text, "/*!") || strings.Contains(text, "/*M!") || strings.IndexByte(text, 0) >= 0 {
 		return nil, false
@@ -76,11 +74,10 @@ func readWrite(text string) (*write, bool) {
 	return nil, false
 }
 
-// repeatable reports whether a write is of one table and computes nothing but
-// what is known to give the same at each execution. MariaDB's functions may keep
-// state from one execution to the next: JSON_OBJECT gives NULL for ever once it
-// has met bytes that are not text. LIMIT accepts more as a parameter than in the
-// text.
+// repeatable reports whether a write uses one table and only expressions with a known stable
+// result. MariaDB's functions may keep state from one execution to the next: after one input
+// that is not text, JSON_OBJECT returns NULL for ever. LIMIT accepts more as a parameter
+// than in the text.
 func repeatable(w *write, tokens []sqltext.Token) bool {
 	where, into := "SET", w.generates()
 	if w.verb == "DELETE" {
@@ -111,15 +108,15 @@ func repeatable(w *write, tokens []sqltext.Token) bool {
 	return true
 }
 
-// unrepeatable are words that a repeatable write does not contain: other tables,
-// sequences, periods, patterns that are compiled.
+// unrepeatable are words that exclude a repeatable write: other tables, sequences, periods,
+// compiled patterns.
 var unrepeatable = map[string]bool{
 	"SELECT": true, "JOIN": true, "STRAIGHT_JOIN": true, "USING": true, "UNION": true, "WITH": true, "TABLE": true,
 	"NEXT": true, "FOR": true, "REGEXP": true, "RLIKE": true, "COLLATE": true,
 }
 
-// beforeParenthesis are the words and functions that may come before a
-// parenthesis in a repeatable write.
+// beforeParenthesis are the allowed words and functions before a parenthesis in a repeatable
+// write.
 var beforeParenthesis = map[string]bool{
 	"VALUES": true, "VALUE": true, "IN": true, "AND": true, "OR": true, "NOT": true, "WHERE": true, "BETWEEN": true,
 	"CASE": true, "WHEN": true, "THEN": true, "ELSE": true, "INTERVAL": true,
@@ -127,13 +124,13 @@ var beforeParenthesis = map[string]bool{
 	"COALESCE": true, "IFNULL": true, "IF": true, "CONCAT": true, "GREATEST": true, "LEAST": true,
 }
 
-// ownSession are words that return rows to the client, or ask the session for
-// what the compound changes.
+// ownSession are words that return rows to the client, or read session state that the
+// compound changes.
 var ownSession = map[string]bool{
 	"RETURNING": true, "LAST_INSERT_ID": true, "ROW_COUNT": true, "FOUND_ROWS": true, "SQL_CALC_FOUND_ROWS": true, "DELAYED": true,
 }
 
-// readInsert finds the table and the columns in what follows INSERT or REPLACE.
+// readInsert finds the table and the columns after INSERT or REPLACE.
 func (w *write) readInsert(t []sqltext.Token) bool {
 	i := 0
 	for i < len(t) && t[i].Kind == sqltext.Word {
@@ -176,7 +173,7 @@ func (w *write) readInsert(t []sqltext.Token) bool {
 	return true
 }
 
-// names reports whether a column may be one of those that are given a value.
+// names reports whether the write may set column.
 func (w *write) names(column string) bool {
 	return slices.ContainsFunc(w.rest, func(t sqltext.Token) bool {
 		return (t.IsName() || t.Kind == sqltext.String) && strings.EqualFold(t.Name(), column)

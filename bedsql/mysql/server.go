@@ -11,28 +11,26 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// learn notes whether the server runs compounds. Behind a proxy the next session
-// may be another server's: one without compounds says so, see notRun.
+// learn records whether the server runs compounds. A proxy may route the next session to
+// another server: one without compounds fails as in notRun.
 func (c *compounds) learn(version string) { c.known.Store(runsCompounds(version)) }
 
-// For how long, and for how many tables, the column that generates ids is
-// remembered.
+// How long, and for how many tables, bed remembers the columns that generate ids.
 const (
 	tableMemory = 10 * time.Minute
 	maxTables   = 2048
 )
 
-// tableIDs says which columns of a table generate ids.
+// tableIDs lists the columns of a table that generate ids.
 type tableIDs struct {
 	asked time.Time
 	known bool
 	auto  []string
 }
 
-// idIsKnown reports whether LAST_INSERT_ID() after w gives what the driver's
-// Result would have given. The server reports more to the driver than to SQL: the
-// value that was given for an AUTO_INCREMENT column, and the row that ON
-// DUPLICATE KEY UPDATE found.
+// idIsKnown reports whether LAST_INSERT_ID() after w equals the id in the driver's Result.
+// The server reports more to the driver than to SQL: an explicit value of an AUTO_INCREMENT
+// column, and the row found by ON DUPLICATE KEY UPDATE.
 func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) bool {
 	t := c.tableIDs(ctx, conn, w.table)
 	w.auto = len(t.auto) > 0
@@ -47,9 +45,9 @@ func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) b
 	return !slices.ContainsFunc(t.auto, w.names)
 }
 
-// tableIDs asks for the AUTO_INCREMENT column of a table; of a view nothing is
-// known. It uses SHOW CREATE TABLE because information_schema works on internal
-// temporary tables, over which MariaDB 10.11 was seen to crash.
+// tableIDs queries the AUTO_INCREMENT columns of a table; for a view they stay unknown. It
+// uses SHOW CREATE TABLE because information_schema works on internal temporary tables,
+// which were seen to crash MariaDB 10.11.
 func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []string) tableIDs {
 	key := strings.Join(table, "\x00")
 	c.mu.Lock()
@@ -79,9 +77,9 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 	return t
 }
 
-// autoColumn is the line of an AUTO_INCREMENT column in what SHOW CREATE TABLE gives:
-// it begins with the column's quoted name, and holds a value between quotes, if any,
-// only as a comment at its end.
+// autoColumn matches the line of an AUTO_INCREMENT column in the output of SHOW CREATE
+// TABLE: it begins with the column's quoted name, and a quoted value can only be a comment
+// at its end.
 var autoColumn = regexp.MustCompile("(?m)^ +([`\"])(.+?)[`\"] [^'\n]*\\bAUTO_INCREMENT\\b")
 
 func autoColumns(create string) (auto []string) {

@@ -23,8 +23,8 @@ var neutralList string
 
 var neutral = dialects.ReadNeutral(neutralList)
 
-// params gives what a configuration says besides address and account, without the
-// driver's defaults.
+// params returns the parameters of a configuration without address, account and the driver's
+// defaults.
 func params(cfg *mysql.Config) map[string]string {
 	bare := cfg.Clone()
 	bare.User, bare.Passwd, bare.Net, bare.Addr, bare.DBName, bare.Params = "", "", "", "", "", nil
@@ -38,7 +38,7 @@ func params(cfg *mysql.Config) map[string]string {
 	return all
 }
 
-// settings writes all parameters but the neutral ones, as they stand in the DSN.
+// settings writes all parameters but the neutral ones, in the form of the DSN.
 func settings(cfg *mysql.Config, receiptSchema string) string {
 	all := map[string]string{}
 	given := params(cfg)
@@ -65,8 +65,8 @@ func settings(cfg *mysql.Config, receiptSchema string) string {
 	return dialects.Format(list)
 }
 
-// with is the target of cfg in a session with other settings. The rest, and the
-// dialling side's own business, stays as it is.
+// with returns the target of cfg in a session with other settings. The neutral parameters
+// stay.
 func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Target, error) {
 	if f := reflect.ValueOf(cfg).Elem().FieldByName("beforeConnect"); f.IsValid() && !f.IsNil() {
 		return delivery.Target{}, errors.New("its connector has a BeforeConnect function, which cannot be copied")
@@ -108,10 +108,10 @@ func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Tar
 	return t, err
 }
 
-// variable is the name of a session variable, or of a user's.
+// variable matches the name of a session variable, or of a user's.
 var variable = regexp.MustCompile(`^@?[A-Za-z0-9_$]+$`)
 
-// checkForged refuses settings of an entry with which the driver's SET would do more than set
+// checkForged rejects settings of an entry that would make the driver's SET do more than set
 // variables of its session.
 func checkForged(params map[string]string) error {
 	for key, value := range params {
@@ -125,7 +125,8 @@ func checkForged(params map[string]string) error {
 	return nil
 }
 
-// isExpression reports whether SET takes text for one value, whatever the session's quoting.
+// isExpression reports whether SET takes text for one value, under any quoting of the
+// session.
 func isExpression(text string) bool {
 	if strings.Contains(text, "/*") {
 		return false
@@ -150,7 +151,7 @@ func isExpression(text string) bool {
 	return true
 }
 
-// variableName strips what may stand before a session variable in SET.
+// variableName strips the possible prefixes of a session variable in SET.
 func variableName(key string) string {
 	name := strings.ToLower(strings.TrimSpace(key))
 	for _, prefix := range []string{"@@", "session.", "local.", "session ", "local "} {

@@ -17,12 +17,11 @@ const (
 	numUnknownSystemVariable = 1193 // ER_UNKNOWN_SYSTEM_VARIABLE
 )
 
-// probeTimeout bounds a question that the server can answer at once.
+// probeTimeout bounds a query that the server can answer at once.
 const probeTimeout = 5 * time.Second
 
-// transactionLost reports whether the server answered a statement inside a
-// transaction by rolling all of it back. The session lives on, and what follows
-// would be committed without what came before.
+// transactionLost reports whether the server's error rolled back the whole transaction. The
+// session lives on, and later statements would be committed without the earlier ones.
 func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -34,21 +33,21 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	case never:
 		return false
 	}
-	// MariaDB can be asked.
+	// MariaDB can be queried.
 	if open, err := txIsOpen(ctx, conn); !isUnknownVariable(err) {
 		return !open
 	}
-	// MySQL undoes only the statement, except for what ends a transaction.
+	// MySQL undoes only the statement, except after errors that end a transaction.
 	return hasNumber(server, 1180, 1181)
 }
 
-// whole says whether an error takes the whole transaction with it.
+// whole tells whether an error rolls back the whole transaction.
 type whole uint8
 
 const (
 	never whole = iota
 	always
-	// Sometimes it does, and so may an error that is not listed.
+	// sometimes also applies to unlisted errors.
 	sometimes
 )
 
@@ -62,7 +61,7 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 		return always
 	case 1205: // ER_LOCK_WAIT_TIMEOUT: the statement alone, unless configured otherwise
-		// If that cannot be read, nothing more is written into the session.
+		// If the variable is unreadable, assume the worst: no more writes in this session.
 		if on, err := sysvar(ctx, conn, "innodb_rollback_on_timeout"); on == "1" || err != nil && !isUnknownVariable(err) {
 			return always
 		}
@@ -77,13 +76,13 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 	case delivery.Refused, delivery.Duplicate: // the statement was at fault, and it alone is undone
 		return never
 	}
-	// Among them 1020 (innodb_snapshot_isolation), 1180 and 1181 (an error during
-	// COMMIT or ROLLBACK), 1317 (KILL QUERY) and 1969 (max_statement_time).
+	// Among them 1020 (innodb_snapshot_isolation), 1180 and 1181 (an error during COMMIT or
+	// ROLLBACK), 1317 (KILL QUERY) and 1969 (max_statement_time).
 	return sometimes
 }
 
-// txIsOpen asks MariaDB whether a transaction is open. An answer that cannot
-// be read counts as none: nothing more is written into the session then.
+// txIsOpen queries MariaDB for an open transaction. An unreadable answer counts as none:
+// there are no more writes in the session then.
 func txIsOpen(ctx context.Context, conn driver.Conn) (open bool, err error) {
 	value, err := sysvar(ctx, conn, "in_transaction")
 	return value == "1", err
@@ -93,10 +92,9 @@ func isUnknownVariable(err error) bool {
 	return hasNumber(err, numUnknownSystemVariable)
 }
 
-// afterImplicitCommit says whether a statement that commits implicitly did so
-// before it failed with err. MariaDB can be asked. For MySQL it is known of
-// errors from reading the text, and of those about a transaction's
-// characteristics.
+// afterImplicitCommit returns whether a statement with an implicit commit made it before
+// err. MariaDB can be queried. For MySQL the errors from parsing, and about a transaction's
+// characteristics, are known to come before.
 func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) delivery.TxState {
 	open, qerr := txIsOpen(ctx, conn)
 	if open {
@@ -128,18 +126,18 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 			return delivery.InDoubt
 		}
 	}
-	// The implicit COMMIT may be what failed (Galera's certification).
+	// The implicit COMMIT itself may have failed (Galera's certification).
 	if hasNumber(server, 1020, 1180, 1181, 1317, 1969) || takes(ctx, conn, server) == always {
 		return delivery.InDoubt
 	}
 	return delivery.Committed
 }
 
-// sysvar asks for a system variable by VALUES, which leaves everything that the
-// session says of the application's last statement: a SELECT would change
-// FOUND_ROWS(). MySQL, and MariaDB before 10.3, have no such VALUES.
+// sysvar reads a system variable by VALUES, which keeps the session's information about the
+// application's last statement: a SELECT would change FOUND_ROWS(). MySQL, and MariaDB
+// before 10.3, have no such VALUES.
 func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
-	// The caller's context may be what ended the statement.
+	// The caller's context may have ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	value, err := attempt.Setting(ctx, conn, "VALUES (@@"+name+")")

@@ -9,8 +9,7 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 )
 
-// checkNamedValue gives a parameter of a connection that has not been dialled
-// what the driver's own connection would make of it.
+// checkNamedValue converts a parameter like the driver's connection, without a connection.
 func checkNamedValue(nv *driver.NamedValue) error {
 	v, err := convert(nv.Value)
 	if err != nil {
@@ -20,9 +19,8 @@ func checkNamedValue(nv *driver.NamedValue) error {
 	return nil
 }
 
-// convert is database/sql's default conversion except where the driver differs:
-// unsigned integers stay unsigned at full width, and json.RawMessage keeps its
-// type.
+// convert is database/sql's default conversion with the driver's differences: unsigned
+// integers stay unsigned at full width, and json.RawMessage keeps its type.
 func convert(v any) (driver.Value, error) {
 	if driver.IsValue(v) {
 		return v, nil
@@ -49,9 +47,9 @@ func convert(v any) (driver.Value, error) {
 	return driver.DefaultParameterConverter.ConvertValue(v)
 }
 
-// storable turns json.RawMessage into a string: the driver sends both as text.
-// ([]byte would not do: with interpolateParams it is marked _binary, which
-// MySQL refuses for a JSON column.) All else that the driver takes, the log keeps.
+// storable turns json.RawMessage into a string: the driver sends both as text. With
+// interpolateParams, a []byte would be marked _binary, which MySQL rejects for a JSON
+// column. The log keeps all other values of the driver.
 func storable(v any) (any, error) {
 	raw, ok := v.(json.RawMessage)
 	switch {

@@ -8,8 +8,7 @@ import (
 // name is this kind of database's name in configurations.
 const name = "sqlite"
 
-// dialect has no Atomic and no CommitWith: there is no network whose round trips
-// they would save.
+// dialect has no Atomic and no CommitWith: without a network they would save no round trips.
 var dialect = &delivery.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorSQLite,

@@ -13,22 +13,20 @@ import (
 	"modernc.org/sqlite"
 )
 
-// Names of data sources that are in no file.
+// Names of data sources without a file.
 const (
 	memoryName    = ":memory:"
 	temporaryName = ":temporary:"
 )
 
-// Target reads a DSN of modernc.org/sqlite's form, a path or a file: URI with
-// parameters after a question mark, and returns the bare driver's connector
-// with all that bed knows of the data source. bedDataSource (escaped as a query
-// parameter) names it in the log; without it the name is the file's absolute
-// path, or ":memory:".
+// Target reads a DSN of modernc.org/sqlite's form, a path or a file: URI with parameters
+// after a question mark. It returns the bare driver's connector with bed's knowledge of the
+// data source. bedDataSource (escaped as a query parameter) names it in the log; the default
+// is the file's absolute path, or ":memory:".
 //
-// A database in memory belongs to one connection alone (NoSideConnection):
-// what failed there cannot be tried again on another. Only one that is shared
-// (cache=shared, or the memdb VFS) is the same to all connections of the
-// process; it is gone with the last of them.
+// A database in memory belongs to one connection alone (NoSideConnection): a failed write
+// cannot be tried again on another. Only a shared one (cache=shared, or the memdb VFS) is
+// the same for all connections of the process; it vanishes with the last of them.
 func Target(dsn string) (delivery.Target, error) {
 	where, bare, name, err := readDSN(dsn)
 	if err != nil {
@@ -59,7 +57,7 @@ func target(where location, bare, name string) (delivery.Target, error) {
 	}, nil
 }
 
-// readDSN gives where a DSN leads, the DSN for the driver, and the name in its
+// readDSN returns the location in a DSN, the DSN for the driver, and the name in its
 // bedDataSource.
 func readDSN(dsn string) (where location, bare, name string, err error) {
 	head, rawQuery := cutQuery(dsn)
@@ -86,8 +84,8 @@ func readDSN(dsn string) (where location, bare, name string, err error) {
 	return where, bare, name, err
 }
 
-// cutQuery splits a DSN where the driver does: at the first question mark,
-// unless that is its first byte.
+// cutQuery splits a DSN like the driver: at the first question mark, unless that is its
+// first byte.
 func cutQuery(dsn string) (head, query string) {
 	if i := strings.IndexByte(dsn, '?'); i >= 1 {
 		return dsn[:i], dsn[i+1:]
@@ -96,11 +94,11 @@ func cutQuery(dsn string) (head, query string) {
 }
 
 type location struct {
-	// name is the file's absolute path, or what stands for it.
+	// name is the file's absolute path, or the name that replaces it.
 	name string
-	// file is the same; empty for a database in no file.
+	// file is the same; empty for a database without a file.
 	file string
-	// private is whether each connection has a database of its own.
+	// private is set if each connection has a database of its own.
 	private bool
 	// query holds the DSN's parameters.
 	query url.Values
@@ -133,8 +131,8 @@ func locate(head string, query url.Values) (location, error) {
 	return location{name: abs, file: abs}, nil
 }
 
-// uriPath reads the path of a file: URI as SQLite does: an authority may only
-// be empty or localhost, a fragment is ignored, escapes are decoded.
+// uriPath reads the path of a file: URI like SQLite: an authority is empty or localhost, a
+// fragment is ignored, escapes are decoded.
 func uriPath(rest string) (string, error) {
 	rest, _, _ = strings.Cut(rest, "#")
 	if authority, ok := strings.CutPrefix(rest, "//"); ok {
@@ -149,7 +147,7 @@ func uriPath(rest string) (string, error) {
 	}
 	path, err := url.PathUnescape(rest)
 	if err != nil {
-		// SQLite takes a malformed escape as it stands.
+		// SQLite keeps a malformed escape unchanged.
 		return rest, nil //nolint:nilerr // it is no error to SQLite
 	}
 	return path, nil

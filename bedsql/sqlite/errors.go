@@ -13,8 +13,8 @@ import (
 	"modernc.org/sqlite"
 )
 
-// classify says what an error of the driver means for a write. The driver turns
-// extended result codes on, so that the kind of a constraint is known.
+// classify returns the class of a driver's error for a write. The driver turns extended
+// result codes on, which tell the kind of a constraint.
 func classify(err error) delivery.Class {
 	var server *sqlite.Error
 	if errors.As(err, &server) {
@@ -26,14 +26,13 @@ func classify(err error) delivery.Class {
 	if dialects.BeginsWith(err, argumentErrors) {
 		return delivery.Refused
 	}
-	// The context ended: the driver returns its error even if the statement was
-	// done a moment before it could be interrupted.
+	// The context ended: the driver returns its error even if the statement had finished just
+	// before the interrupt.
 	return delivery.Unknown
 }
 
-// argumentErrors are the beginnings of the errors that the driver (or
-// database/sql) makes of arguments that do not fit. They have no type or value of
-// their own.
+// argumentErrors are the beginnings of the driver's (or database/sql's) errors about
+// unsuitable arguments. These errors have no type or value of their own.
 var argumentErrors = []string{
 	"missing argument with index ",
 	"missing named argument ",
@@ -50,7 +49,7 @@ var codeList string
 
 var codes = dialects.ReadCodes(codeList)
 
-// primary is the primary result code of an error; 0 if it has none.
+// primary returns the primary result code of an error; 0 without one.
 func primary(err error) int {
 	var server *sqlite.Error
 	if errors.As(err, &server) {
@@ -59,26 +58,26 @@ func primary(err error) int {
 	return 0
 }
 
-// classifyCode looks an extended result code up, then its primary code.
+// classifyCode looks up an extended result code, then its primary code.
 func classifyCode(code int) delivery.Class {
 	return codes.Class(strconv.Itoa(code), strconv.Itoa(code&0xff))
 }
 
-// isMistake reads the text too: SQLITE_ERROR is also what a function says of a value.
+// isMistake reads the text too: functions also report a bad value as SQLITE_ERROR.
 func isMistake(err error) bool {
 	var server *sqlite.Error
 	return errors.As(err, &server) && (codes.Mistake(strconv.Itoa(server.Code()), strconv.Itoa(server.Code()&0xff)) ||
 		server.Code() == 1 && slices.ContainsFunc(mistakes, func(part string) bool { return strings.Contains(server.Error(), part) }))
 }
 
-// mistakes are parts of the texts that SQLITE_ERROR has for statements and schemas.
+// mistakes are parts of SQLITE_ERROR's texts for statements and schemas.
 var mistakes = []string{
 	": no such ", " syntax error", "incomplete input", "unrecognized token", "has no column named", " columns but ", "ambiguous column name",
 	"wrong number of arguments to function", "may not be modified", "cannot modify ", " values for ",
 }
 
-// isReceiptDuplicate reports whether err is of the receipts' key. SQLite names
-// no constraint but its columns: "UNIQUE constraint failed: bed_receipt.id (1555)".
+// isReceiptDuplicate reports whether err comes from the receipts' key. SQLite names the
+// columns of a constraint only: "UNIQUE constraint failed: bed_receipt.id (1555)".
 func isReceiptDuplicate(err error, _ string) bool {
 	const (
 		primaryKey = 1555 // SQLITE_CONSTRAINT_PRIMARYKEY

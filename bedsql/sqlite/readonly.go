@@ -7,9 +7,9 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// writable makes a table and takes it back: BEGIN IMMEDIATE alone succeeds on a
-// file that is read-only. A file that somebody else is writing to takes writes,
-// and is not waited for.
+// writable creates a table and rolls back: BEGIN IMMEDIATE alone succeeds on a read-only
+// file. A file locked by another writer is writable, and writable does not wait for the
+// lock.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "PRAGMA busy_timeout = 0", nil); err != nil {
 		return err
@@ -27,5 +27,5 @@ func writable(ctx context.Context, conn driver.Conn) error {
 	return err
 }
 
-// isReadOnly reports whether err says that the file takes no writes.
+// isReadOnly reports whether err means a read-only file.
 func isReadOnly(err error) bool { return primary(err) == 8 } // SQLITE_READONLY

@@ -10,17 +10,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Register makes the wrapped driver available to [database/sql.Open] under
-// name. The DSN is modernc.org/sqlite's, with one more parameter, bedDataSource
-// (see [Target]). An error when cfg is not valid or name is taken.
+// Register makes the wrapped driver available to [database/sql.Open] under name. The DSN is
+// modernc.org/sqlite's, with one more parameter, bedDataSource (see [Target]). It returns an
+// error for an invalid cfg or a name that is taken.
 func Register(name string, cfg bedsql.Config) error {
 	return bedsql.RegisterDriver(name, Target, cfg)
 }
 
-// NewConnector wraps target for [database/sql.OpenDB]: one of [Target], or one
-// with a Connector of modernc.org/sqlite and a DataSource. Such a connector does
-// not tell how its DSN has times written, which the job compares where target has
-// Settings, nor that its database is in memory (NoSideConnection).
+// NewConnector wraps target for [database/sql.OpenDB]: a result of [Target], or a target
+// with a Connector of modernc.org/sqlite and a DataSource. Such a connector does not reveal
+// the time format of its DSN, which the job compares if target has Settings, nor a database
+// in memory (NoSideConnection).
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
 	if target.Dialect == nil {
 		target.Dialect = dialect
@@ -37,8 +37,8 @@ func init() {
 	})
 }
 
-// logConnector makes connections whose transactions take the write lock as they begin:
-// a claim, which reads first, would fail when another process wrote in between.
+// logConnector makes connections whose transactions begin with the write lock: a claim,
+// which reads first, would fail if another process wrote in between.
 func logConnector(dsn string) (driver.Connector, error) {
 	where, bare, name, err := readDSN(dsn)
 	if err != nil {
@@ -52,8 +52,8 @@ func logConnector(dsn string) (driver.Connector, error) {
 	return t.Connector, err
 }
 
-// private creates the log's file, where it is absent, readable by its owner alone: it holds
-// parameters. SQLite gives its -wal and -shm the same mode. A file that is there stays as it is.
+// private creates an absent log file, readable by its owner alone, because it holds
+// parameters. SQLite gives its -wal and -shm the same mode. An existing file stays as it is.
 type private struct {
 	driver.Connector
 	file string

@@ -22,8 +22,7 @@ var neutralList string
 
 var neutral = dialects.ReadNeutral(neutralList)
 
-// isNeutral reports whether a parameter is neutral; for _pragma the pragma
-// decides.
+// isNeutral reports whether a parameter is neutral; for _pragma the pragma decides.
 func isNeutral(key, value string) bool {
 	if key != "_pragma" {
 		return neutral.Has(key)
@@ -31,15 +30,15 @@ func isNeutral(key, value string) bool {
 	return neutral.Has("_pragma=" + pragmaOf(value))
 }
 
-// pragmaOf is the name in the value of a _pragma.
+// pragmaOf returns the name in the value of a _pragma.
 func pragmaOf(value string) string {
 	name, _, _ := strings.Cut(value, "(")
 	name, _, _ = strings.Cut(name, "=")
 	return strings.TrimSpace(name)
 }
 
-// settings writes all parameters but the neutral ones, without defaults. The
-// driver runs pragmas in the order of their texts, which is their order here too.
+// settings writes all parameters but the neutral ones, without defaults. The driver runs
+// pragmas in the order of their texts; so does settings.
 func settings(query url.Values) string {
 	var list []dialects.Setting
 	for key, values := range query {
@@ -66,7 +65,7 @@ func settings(query url.Values) string {
 	return dialects.Format(list)
 }
 
-// zoneName spells a _timezone one way: "Local" by the zone it stands for.
+// zoneName normalises a _timezone: "Local" becomes its zone's name.
 func zoneName(name string) string {
 	loc, err := time.LoadLocation(name)
 	if err != nil {
@@ -80,7 +79,7 @@ func isTrue(v string) bool {
 	return err != nil || on
 }
 
-// with is the target of a DSN in a session with other settings.
+// with returns the target of a DSN in a session with other settings.
 func with(dsn, name string, list []dialects.Setting) (delivery.Target, error) {
 	head, rawQuery := cutQuery(dsn)
 	query, err := url.ParseQuery(rawQuery)
@@ -105,19 +104,19 @@ func with(dsn, name string, list []dialects.Setting) (delivery.Target, error) {
 	return target(where, bare, name)
 }
 
-// forged are pragmas that no entry needs: with them a DML can change the schema, or where files
-// are written.
+// forged are pragmas that no entry needs: they would let a DML change the schema, or the
+// place of temporary files.
 var forged = []string{"writable_schema", "temp_store_directory", "data_store_directory"}
 
-// flags are the pragmas that are on or off for a connection until they are set
-// again, of those that are settings.
+// flags are the settings among the pragmas that stay on or off for a connection until the
+// next change.
 var flags = []string{
 	"automatic_index", "cell_size_check", "foreign_keys", "ignore_check_constraints", "legacy_alter_table", "query_only",
 	"read_uncommitted", "recursive_triggers", "reverse_unordered_selects", "trusted_schema",
 }
 
-// carried implements Dialect.Carried for texts of pragmas. What they set is asked
-// of the connection: SQLite ignores some pragmas in a transaction.
+// carried implements Dialect.Carried for texts of pragmas. It queries the connection for the
+// new values, because SQLite ignores some pragmas in a transaction.
 func carried(ctx context.Context, conn driver.Conn, text, query string) (settings, apply string, ok bool) {
 	pragmas, ok := pragmasOf(query)
 	if !ok {
@@ -153,7 +152,7 @@ func sets(s dialects.Setting, pragma string) bool {
 	return s.Key == "_"+pragma
 }
 
-// pragmasOf gives the names in a text that does nothing but set pragmas.
+// pragmasOf returns the names in a text that only sets pragmas.
 func pragmasOf(text string) (names []string, ok bool) {
 	var statement []sqltext.Token
 	add := func() bool {

@@ -10,13 +10,11 @@ import (
 	"modernc.org/sqlite"
 )
 
-// transactionLost reports whether SQLite has rolled the whole transaction back
-// because of err. It does so for a full disk, an I/O error, lack of memory, an
-// interrupt and a lock that cannot be had, each of them only sometimes, and for
-// a constraint declared ON CONFLICT ROLLBACK; the session is in autocommit
-// mode then. The result code does not tell, so SQLite is asked: BEGIN fails,
-// and does nothing, within a transaction; outside of one it begins one without
-// taking any lock, which is ended at once.
+// transactionLost reports whether err made SQLite roll back the whole transaction. A full
+// disk, an I/O error, lack of memory, an interrupt and a failed lock do so only sometimes; a
+// constraint declared ON CONFLICT ROLLBACK does. The session is then in autocommit mode. The
+// result code does not tell, so transactionLost runs BEGIN. Within a transaction BEGIN fails
+// without effect. Outside it begins one without a lock, which is ended at once.
 func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	var server *sqlite.Error
 	if err == nil || errors.As(err, &server) && !mayRollBack(server.Code()) {
@@ -26,19 +24,18 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	if !ok {
 		return true
 	}
-	// The caller's context may be what interrupted the statement.
+	// The caller's context may have interrupted the statement.
 	ctx = context.WithoutCancel(ctx)
 	_, begin := execer.ExecContext(ctx, "BEGIN", nil)
 	if begin != nil {
-		// Any other failure leaves the question open: nothing more may be
-		// written into this session.
+		// After any other failure the state is unknown: make no further writes in this session.
 		return !strings.Contains(begin.Error(), "within a transaction")
 	}
 	_, _ = execer.ExecContext(ctx, "ROLLBACK", nil)
 	return true
 }
 
-// mayRollBack says for which primary codes it is worth asking.
+// mayRollBack returns the primary codes that need the check.
 // https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
 func mayRollBack(code int) bool {
 	switch code & 0xff {

@@ -2,14 +2,13 @@ package sqlite
 
 import "time"
 
-// The driver has no parameter check of its own: a connection that has not been
-// dialled uses database/sql's default, as a dialled one does. What that lets
-// through, the log keeps.
+// The driver has no parameter check of its own: with or without a dialled connection,
+// database/sql's default applies. The log keeps all values that pass it.
 
-// storable drops a time's monotonic part, and keeps its zone by the abbreviation. Without
-// _time_format the driver writes time.Time.String, in which the former means nothing to
-// another process, and the latter comes from a zone that another machine may not have:
-// "Local" is a name on each.
+// storable drops a time's monotonic part, and keeps its zone as an abbreviation. Without
+// _time_format the driver writes time.Time.String. There the monotonic part means nothing to
+// another process, and the zone may be missing on another machine: "Local" is a different
+// zone on each.
 func storable(v any) (any, error) {
 	t, ok := v.(time.Time)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// Codes holds what each listed code means.
+// Codes maps error codes to their meaning.
 type Codes struct {
 	single map[string]meaning
 	// spans are in the order of the list and do not overlap.
@@ -18,9 +18,9 @@ type Codes struct {
 
 type meaning struct {
 	class delivery.Class
-	// mistake: the statement, the schema or a right is at fault, whatever the values.
+	// mistake is set if the statement, the schema or a right is at fault, whatever the values.
 	mistake bool
-	// outage: the server takes no connections or no writes at the moment.
+	// outage is set if the server currently accepts no connections or no writes.
 	outage bool
 }
 
@@ -29,7 +29,7 @@ type span struct {
 	means    meaning
 }
 
-// meanings are by the names under which lists have them.
+// meanings maps the names in a list to their meaning.
 var meanings = map[string]meaning{
 	"mistake": {class: delivery.Refused, mistake: true},
 	"outage":  {class: delivery.Retryable, outage: true},
@@ -41,11 +41,11 @@ func init() {
 	}
 }
 
-// ReadCodes reads a list of what the errors of a database mean for a write. A line has the
-// class, the codes and the reason, separated by tabs; or it is empty, or begins with # for a
-// comment. Several codes have spaces between them, and 1000-1003 is a range of numbers. The
-// list is part of the program, so ReadCodes panics if it cannot read a line: a line that was
-// skipped would leave its codes unclassified.
+// ReadCodes reads a list of error codes. Each line holds the class, the codes and the
+// reason, separated by tabs. Empty lines and lines that begin with # are ignored. Spaces
+// separate several codes, and 1000-1003 is a range of numbers. The list is part of the
+// program, so ReadCodes panics on a malformed line: skipping it would leave its codes
+// unclassified.
 func ReadCodes(list string) Codes {
 	codes := Codes{single: map[string]meaning{}}
 	number := 0
@@ -83,8 +83,8 @@ func ReadCodes(list string) Codes {
 	return codes
 }
 
-// BeginsWith reports whether the text of err has one of these beginnings, for
-// errors of a driver that have no type or value of their own.
+// BeginsWith reports whether the text of err has one of these beginnings, for driver errors
+// without a type or value of their own.
 func BeginsWith(err error, beginnings []string) bool {
 	return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(err.Error(), b) })
 }
@@ -93,12 +93,12 @@ func BeginsWith(err error, beginnings []string) bool {
 // first. Without any it is unclassified: the server did answer.
 func (c Codes) Class(names ...string) delivery.Class { return c.find(names).class }
 
-// Mistake reports whether an error of these names is listed as a mistake in the
-// statement, the schema or the rights.
+// Mistake reports whether the list has one of these names as a mistake in the statement, the
+// schema or the rights.
 func (c Codes) Mistake(names ...string) bool { return c.find(names).mistake }
 
-// Outage reports whether an error of these names says that the server takes no
-// connections or no writes at the moment.
+// Outage reports whether the server behind an error with these names currently accepts no
+// connections or no writes.
 func (c Codes) Outage(names ...string) bool { return c.find(names).outage }
 
 func (c Codes) find(names []string) meaning {

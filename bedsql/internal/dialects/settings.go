@@ -1,6 +1,6 @@
-// Package dialects is what the packages of the databases share: the settings of a
-// DSN or a session as a text that can be compared, stored and applied again; what
-// the codes of a server's errors mean; names of time zones.
+// Package dialects is shared by the packages of the databases. It holds the settings of a
+// DSN or a session as a text for comparing, storing and reapplying, the meaning of a
+// server's error codes, and names of time zones.
 package dialects
 
 import (
@@ -23,8 +23,8 @@ const DataSourceParam = "bedDataSource"
 // Own are the values of bed's parameters in a DSN.
 type Own struct{ DataSource, ReceiptSchema string }
 
-// TakeOwn takes bed's parameters out of those that a driver would set in its
-// sessions. kind begins its error.
+// TakeOwn removes bed's parameters from those that a driver would set in its sessions. kind
+// begins its error.
 func TakeOwn(kind string, params map[string]string) (others map[string]string, own Own, err error) {
 	others = maps.Clone(params)
 	for _, key := range slices.Sorted(maps.Keys(params)) {
@@ -42,12 +42,12 @@ func TakeOwn(kind string, params map[string]string) (others map[string]string, o
 	return others, own, err
 }
 
-// Neutral holds the parameters that are known to touch neither values nor places,
-// and those that are the dialling side's own business. Any other is a setting.
+// Neutral holds the parameters that affect neither values nor places, and those of the
+// dialling side alone. Any other parameter is a setting.
 type Neutral map[string]bool
 
-// ReadNeutral reads a list, one parameter a line: its name in lower case, a blank
-// and the reason.
+// ReadNeutral reads a list with one parameter a line: its name in lower case, a blank and
+// the reason.
 func ReadNeutral(list string) Neutral {
 	n := Neutral{}
 	for line := range strings.Lines(list) {
@@ -64,12 +64,11 @@ func (n Neutral) Has(name string) bool { return n[strings.ToLower(name)] }
 // Setting is one parameter.
 type Setting struct{ Key, Value string }
 
-// maxText is how many bytes of settings an entry keeps; the log takes 16 KiB.
+// maxText is the maximum size of an entry's settings in bytes; the log takes 16 KiB.
 const maxText = 12 << 10
 
-// Format writes settings as sorted "key=value;key=value", at most 12 KiB: if they
-// are longer, the longest values are replaced by their digests, which can be
-// compared but not applied.
+// Format writes settings as sorted "key=value;key=value", at most 12 KiB. In a longer text
+// it replaces the longest values by their digests, which are comparable but not applicable.
 func Format(settings []Setting) string {
 	text := format(settings)
 	for most := maxText / 2; len(text) > maxText && most >= 64; most /= 2 {
@@ -100,8 +99,8 @@ const digested = "sha256:"
 
 func digest(value string) string { return fmt.Sprintf("%s%x", digested, sha256.Sum256([]byte(value))) }
 
-// isDigest reports whether s stands for a value that was too long to be stored. A
-// short value may look like that too: then it is not applied either.
+// isDigest reports whether s stands for a value that was too long to store. A short value
+// may look the same: it is not applied either.
 func (s Setting) isDigest() bool { return strings.HasPrefix(s.Value, digested) }
 
 var (
@@ -109,7 +108,7 @@ var (
 	errDigest = errors.New("the values of some are too long to be stored")
 )
 
-// Parse reads what Format wrote. Its error quotes none of the values.
+// Parse reads the output of Format. Its error quotes no values.
 func Parse(text string) ([]Setting, error) {
 	var settings []Setting
 	if text == "" {
@@ -127,7 +126,7 @@ func Parse(text string) ([]Setting, error) {
 	return settings, nil
 }
 
-// ToApply is Parse for settings that are to be applied.
+// ToApply is Parse for settings to apply.
 func ToApply(text string) ([]Setting, error) {
 	settings, err := Parse(text)
 	if err == nil && slices.ContainsFunc(settings, Setting.isDigest) {
@@ -136,7 +135,7 @@ func ToApply(text string) ([]Setting, error) {
 	return settings, err
 }
 
-// Apply gives the target that with makes of settings, if it has just those.
+// Apply returns the target that with makes of settings, and checks that it has just those.
 func Apply(text string, with func([]Setting) (delivery.Target, error)) (delivery.Target, error) {
 	list, err := ToApply(text)
 	if err != nil {
@@ -149,9 +148,9 @@ func Apply(text string, with func([]Setting) (delivery.Target, error)) (delivery
 	return t, err
 }
 
-// Changes gives those settings of want that has lacks or has otherwise, and the
-// usual values of those that only has names. What has no usual value, or too long
-// a one to be known, is left as it is.
+// Changes returns the settings of want that has lacks or has otherwise, and the usual values
+// of those in has alone. It skips settings without a usual value, and values known only by
+// digest.
 func Changes(has, want string, usual map[string]string) ([]Setting, error) {
 	all, err := Parse(want)
 	if err != nil {
@@ -167,12 +166,12 @@ func Changes(has, want string, usual map[string]string) ([]Setting, error) {
 			changes = append(changes, Setting{s.Key, value})
 		}
 	}
-	// A character set brings its own collation along: that comes after it.
+	// A character set resets the collation, so the collation comes after it.
 	slices.SortFunc(changes, func(a, b Setting) int { return strings.Compare(a.Key, b.Key) })
 	return changes, nil
 }
 
-// escape writes what is special, or not text, as %XX.
+// escape writes special characters and non-text as %XX.
 func escape(s, special string) string {
 	text := utf8.ValidString(s)
 	var b strings.Builder

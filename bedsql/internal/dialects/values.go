@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// ZoneName names loc so that two processes give it the same name only if it is the
-// same ("Local" alone would not say which): an IANA name, "UTC" (for nil too), or,
-// for a local zone whose name cannot be found out, its offsets in winter and summer.
+// ZoneName returns a name for loc that two processes share only for the same zone ("Local"
+// alone would be ambiguous): an IANA name, or "UTC" (for nil too). A local zone without a
+// known name is named by its offsets in winter and summer.
 func ZoneName(loc *time.Location) string {
 	if loc == nil {
 		return "UTC"
@@ -38,8 +38,8 @@ func ZoneName(loc *time.Location) string {
 	return name
 }
 
-// Value gives what a Valuer stands for. A nil pointer panics in a Value method of its
-// element type: database/sql and the drivers take such a pointer for NULL.
+// Value returns the value of a Valuer. A nil pointer would panic in a Value method of its
+// element type: like database/sql and the drivers, Value treats it as NULL.
 func Value(v driver.Valuer) (driver.Value, error) {
 	if rv := reflect.ValueOf(v); rv.Kind() == reflect.Pointer && rv.IsNil() && rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
 		return nil, nil
