@@ -19,12 +19,15 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test screenshots test-mysql-path test-cluster test-tidb test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
+.PHONY: help check test screenshots test-mysql-path test-cluster test-tidb test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## vet and test with the race detector, on real databases that it finds or starts
+check: ## what to run while working: vet, unit tests, and a test of each promise on real servers
+	@scripts/check.sh
+
+test: ## vet and test, product packages with the race detector, on real servers that it finds or starts
 	@scripts/test.sh
 
 test-mysql-path: ## test as on MySQL, without what only MariaDB has, on a MariaDB that calls itself MySQL

@@ -134,7 +134,7 @@ func ExampleWithIdempotencyKey() {
 
 // A write that need not survive an outage goes straight to the driver, also
 // inside a soft transaction: unlogged and unretried, its error the driver's.
-func ExampleSkip() {
+func ExampleUnlogged() {
 	_, stock, closing := shop("bed-example-skip")
 	defer closing()
 

@@ -92,7 +92,7 @@ var notReplayable = map[string]struct {
 		}
 		r.must(tx, setBalance, 10, 1)
 	}},
-	"Skip inside": {reason: "Skip", run: func(r *rig, _ *sql.Conn, tx *sql.Tx) {
+	"Unlogged inside": {reason: "Unlogged", run: func(r *rig, _ *sql.Conn, tx *sql.Tx) {
 		r.must(tx, setBalance, 10, 1)
 		if _, err := tx.ExecContext(bedsql.Unlogged(context.Background()), r.q(setBalance), 20, 2); err != nil {
 			r.t.Fatal(err)

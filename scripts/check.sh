@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The tests to run while one works: vet, everything on SQLite and in memory, a
+# hundred histories of each family of the simulation, and one test of each promise
+# on MariaDB and PostgreSQL. What has passed and is not touched is taken from go
+# test's cache. PKG and TESTFLAGS are as for scripts/test.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/servers.sh
+source scripts/servers.sh
+
+# One of each section of docs/guarantees.md that speaks of servers.
+promises=(
+	TestStatusFollowsAPendingWriteToItsEnd TestBedJobServesRealDatabases TestExactlyOnceSurvivesALostAnswer
+	TestKeyLostAnswerIsReadFromTheReceipt TestHTTPResendGetsTheStoredResponseByteForByte
+	TestStagedLoggedGroupIsDeliveredWithoutItsCaller TestEndAsksForTheReceiptOnceTheEntryIsGone TestGroupWaitsForItsLogToTurn
+	TestSoftTransactionSpansDatabases TestUnansweredCommitIsDeliveredWholeByTheRetry
+	TestWritesUnderAnOrderKeyAreDeliveredInTheirOrder TestNothingCommitsUnmetRows TestWriteOnKilledConnectionIsDeliveredOnce
+	TestPoolGetsNoConnectionWithSessionState TestRawReachesTheDriversConnection TestJobStoresInstantsLikeTheWriter
+	TestAPendingWriteIsTheJobsAtOnce TestNoLogLineHoldsAParametersValue
+)
+
+# Both hold several words on purpose.
+read -ra packages <<<"${PKG:-./...}"
+read -ra flags <<<"${TESTFLAGS:-}"
+
+go vet "${packages[@]}"
+export BED_SIMULATE=${BED_SIMULATE:-100} BED_SIMULATE_SEED=${BED_SIMULATE_SEED:-1}
+failed=0
+go test -short -vet=off ${flags[@]+"${flags[@]}"} "${packages[@]}" | { grep -v '\[no test files\]$' || true; } || failed=1
+if [[ ! ${PKG:-} ]]; then
+	find_servers
+	go test -vet=off -parallel 4 -run "^($(IFS='|'; echo "${promises[*]}"))$" ./internal/test/acceptance || failed=1
+fi
+exit "$failed"
