@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// scheduled is a schedule by what it gives for a time.
+// scheduled is a schedule given by a function of time.
 type scheduled func(time.Time) time.Time
 
 func (s scheduled) Next(t time.Time) time.Time { return s(t) }

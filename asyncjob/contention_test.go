@@ -15,7 +15,7 @@ import (
 
 var contention = answer{delivery.Contention, "fake: lock wait timeout"}
 
-// patient is brittle, but for a job that has nobody waiting for rests.
+// patient is brittle without rests between tries.
 func patient() Config {
 	cfg := brittle()
 	cfg.RetryDelay = NoDelay
@@ -83,7 +83,7 @@ func TestContendedUnitsRunOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// Units that wait for a lock, more than any claim takes, hold up nothing else.
+// More units than a claim takes wait for a lock, and delay no others.
 func TestLockWaitsDelayNoHealthyUnit(t *testing.T) {
 	t.Parallel()
 	const waiters = 600

@@ -108,7 +108,7 @@ func TestPausedDataSourceIsStillProbed(t *testing.T) {
 	})
 }
 
-// A pause during a round ends it: what is in flight is finished, no more is claimed.
+// A pause during a round ends the round: running deliveries finish, and no more units are claimed.
 func TestAPauseDuringARoundEndsIt(t *testing.T) {
 	t.Parallel()
 	store := sqlLog(t, testdb.SQLite(t))
@@ -157,7 +157,7 @@ func TestRateLimitHoldsAcrossAllJobs(t *testing.T) {
 	if delivered.Load() != units {
 		t.Errorf("%d are delivered, want %d", delivered.Load(), units)
 	}
-	// What was granted first leaves at once, a tenth of a second's worth.
+	// The initial grant leaves at once, worth a tenth of a second.
 	if least := time.Duration(units-limit/10) * time.Second / limit; time.Since(start) < least {
 		t.Errorf("%d units took %v with %d per second, want %v at least", units, time.Since(start), limit, least)
 	}
@@ -285,7 +285,7 @@ func TestRoundDoesNotDependOnOperatorTables(t *testing.T) {
 			}
 			return nil
 		}}
-		// The first round may find out that they are gone.
+		// The first round may discover their absence.
 		job := newJob(t, store, Targets{"orders": target.target()}, brittle())
 		var delivered, parked int
 		for range 2 {
@@ -326,7 +326,7 @@ func TestDataSourceIsApproachedSlowlyAfterOutage(t *testing.T) {
 			if flying > done+1 {
 				tooMany++
 			}
-			// Nobody lands before all that may fly do, so that the most that are let fly show.
+			// No delivery ends before the permitted number has begun, so that the maximum shows.
 			landed.Broadcast()
 			for flying < min(done+1, 16) && done < 150 {
 				landed.Wait()
@@ -350,8 +350,8 @@ func TestDataSourceIsApproachedSlowlyAfterOutage(t *testing.T) {
 	}
 }
 
-// What operators decided holds while it cannot be read: MySQL tells of too many
-// connections by the SQLSTATE of a missing right.
+// Operators' decisions hold while they cannot be read: MySQL reports too many connections by the
+// SQLSTATE of a missing right.
 func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
@@ -396,8 +396,8 @@ func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
 	}
 }
 
-// A table of what operators decide that was read once, and is not there or not
-// allowed any more, is not one that nobody has used.
+// Operators' decisions have been read once. If their table is then missing or forbidden, it does
+// not count as never used.
 func TestDroppedTableDoesNotForgetOperatorDecisions(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

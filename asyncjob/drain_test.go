@@ -87,7 +87,7 @@ type slowRemovals struct {
 func (s *slowRemovals) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// These, as many as gather, and the one that waits for room.
+	// At most these: a full batch, and one waiting for room.
 	bound := min(s.gone+len(units)+removePerWorker+1, 100)
 	for deadline := time.Now().Add(patience); len(s.db.appliedCopy()) < bound && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -115,7 +115,7 @@ func TestDeliveredUnitsAreRemovedTogetherAndSoon(t *testing.T) {
 	}
 }
 
-// joining is a configuration under which all of 40 units are joined by four.
+// joining is a configuration with four units in each delivery.
 func joining() Config {
 	cfg := brittle()
 	cfg.Concurrency, cfg.DeliveryBatch = 1, 4

@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A process of its own, or a goroutine of the application, that delivers until it gets a
-// signal to end.
+// This is a process of its own, or a goroutine of the application. It delivers until a signal ends
+// it.
 func ExampleJob_Run() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -39,7 +39,7 @@ func ExampleJob_Run() {
 	}
 }
 
-// For those who have a scheduler of their own.
+// This is for applications with their own scheduler.
 func ExampleJob_RunOnce() {
 	job, err := asyncjob.New(txlog.NewMemory(), nil, asyncjob.Config{
 		MaxDeliveryTryDelay: asyncjob.NoDelay,

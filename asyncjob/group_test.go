@@ -40,8 +40,8 @@ func newGroupRig(t *testing.T, db testdb.DB) *groupRig {
 	return r
 }
 
-// add adds a group that is due: one that inserts the rows 1 on orders and 2 on stock, and
-// undoes that by deleting exactly these.
+// add adds a due group: it inserts the rows 1 on orders and 2 on stock, and its compensation
+// deletes exactly these.
 func (r *groupRig) add(t *testing.T, change func(k *txlog.Unit, f []*txlog.Unit)) (k *txlog.Unit, f []*txlog.Unit) {
 	t.Helper()
 	id := txlog.NewID()
@@ -64,7 +64,7 @@ func (r *groupRig) add(t *testing.T, change func(k *txlog.Unit, f []*txlog.Unit)
 	return k, f
 }
 
-// write adds units that are due.
+// write adds due units.
 func (r *groupRig) write(t *testing.T, units ...*txlog.Unit) {
 	t.Helper()
 	if err := r.log.Add(t.Context(), time.Hour, units...); err != nil {
@@ -103,7 +103,7 @@ func (r *groupRig) empty(t *testing.T) func() bool {
 	}
 }
 
-// wantVoid says that all receipts are there and void.
+// wantVoid checks that all receipts exist and are void.
 func (r *groupRig) wantVoid(t *testing.T, group string) {
 	t.Helper()
 	var all, void int
@@ -138,7 +138,7 @@ func TestAGroupThatIsDeliveredIsCompleted(t *testing.T) {
 	eachGroup(t, func(t *testing.T, r *groupRig) {
 		r.add(t, nil)
 		r.rounds(t, quick(), "all is delivered", func() bool { return rows(t, r.pool, "1 = 1") == 2 })
-		// Only its writer would have been quicker: nobody is left who could turn it.
+		// Only the group's writer could have been quicker. Now no one is left to compensate it.
 		left, err := r.log.List(t.Context(), txlog.Filter{})
 		if err != nil {
 			t.Fatal(err)
@@ -228,7 +228,7 @@ func TestAGroupTurnsBackWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
-// The receipts of parts that left the log long ago are what the way back goes by.
+// The compensation relies on the receipts of parts that left the log long ago.
 func TestReceiptsOutliveTheWayBackOfTheirGroup(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, r *groupRig) {
@@ -265,7 +265,7 @@ func TestReceiptsOutliveTheWayBackOfTheirGroup(t *testing.T) {
 	})
 }
 
-// A write to the log that comes late brings the group back as it was written.
+// A late write to the log restores the original group.
 func TestAGroupThatComesBackAfterItWasUndoneIsNotDone(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, r *groupRig) {
@@ -290,7 +290,7 @@ func TestAGroupThatComesBackAfterItWasUndoneIsNotDone(t *testing.T) {
 	})
 }
 
-// End decided that a part was refused, by its receipt, and did not live to say so to the log.
+// By its receipt, End had decided a part as refused, and died before reporting that to the log.
 func TestAPartThatWasDecidedNotToBeTurnsItsGroupBack(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, r *groupRig) {
@@ -313,7 +313,7 @@ func TestAPartThatWasDecidedNotToBeTurnsItsGroupBack(t *testing.T) {
 	})
 }
 
-// A write to the log that comes late brings back a group that was delivered in time.
+// A late write to the log restores a group that was delivered in time.
 func TestAGroupThatComesBackAfterItsTimeIsNotUndone(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, r *groupRig) {
@@ -376,7 +376,7 @@ func TestAGroupIsNotUndoneForAQuestionThatFailed(t *testing.T) {
 	})
 }
 
-// What can never be asked for does not keep its group from turning.
+// A receipt that can never be looked up does not prevent the group's compensation.
 func TestAGroupTurnsThoughAPartCannotBeAskedFor(t *testing.T) {
 	t.Parallel()
 	for other := range 2 {

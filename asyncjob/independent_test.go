@@ -10,8 +10,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Of a data source whose deliveries wait for locks only its own writes wait:
-// what is logged for another meanwhile is delivered at the next tick.
+// Deliveries waiting for locks delay only writes of their own data source: entries for others are
+// delivered at the next tick.
 func TestLockedDataSourceDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -56,7 +56,7 @@ func TestLockedDataSourceDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// Nor of one that never comes to its end.
+// The same holds for a data source with an endless backlog.
 func TestBusyDataSourceDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	mem := newStore(t)

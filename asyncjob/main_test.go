@@ -24,16 +24,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
-// patience bounds waits for what should happen at once.
+// patience bounds waits for immediate events.
 const patience = 30 * time.Second
 
-// fakeDB is a database that fails the way a test wants it to. The functions
-// may be nil; they are called without its lock.
+// fakeDB is a database that fails as the test wants. The functions may be nil; they are called
+// without its lock.
 type fakeDB struct {
 	onDial func(ctx context.Context) error
 	onPing func(ctx context.Context) error
 	onExec func(ctx context.Context, query string) error
-	// onCommit is given what the local transaction holds.
+	// onCommit gets the statements of the local transaction.
 	onCommit func(queries []string) error
 	onClose  func() error
 
@@ -99,7 +99,7 @@ const fakeDML = "UPDATE "
 
 type fakeConn struct {
 	db *fakeDB
-	// held is what an open local transaction holds.
+	// open means an open local transaction, and held its statements.
 	open bool
 	held []string
 }
@@ -214,7 +214,7 @@ func runOnce(t *testing.T, j *Job) Report {
 	return r
 }
 
-// add logs a unit as a writer that gave it up at once. change may be nil.
+// add logs a unit as if its writer had given it up at once. change may be nil.
 func add(t *testing.T, s txlog.Storage, dataSource, query string, change func(*txlog.Unit)) *txlog.Unit {
 	t.Helper()
 	id := txlog.NewID()
@@ -274,7 +274,7 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// spy counts what is said to the log and can stand in for it.
+// spy counts the calls to the log and can replace their answers.
 type spy struct {
 	txlog.Storage
 	claims, releases, removes counter

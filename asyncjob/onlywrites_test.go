@@ -8,8 +8,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Whoever may write into the log may write any text there. Each creates, or would create, the
-// table evil, or changes the session that later deliveries use.
+// A client with write access to the log may write any text there. Each text here would create the
+// table evil, or change the session for later deliveries.
 var notOneDML = testdb.By[[]string]{
 	MySQL: []string{
 		"CREATE TABLE evil (id INT)", "INSERT INTO account VALUES (1, 'x'); CREATE TABLE evil (id INT)", "CREATE TABLE evil AS SELECT 1",
@@ -71,7 +71,7 @@ func TestTheJobRunsNothingButOneDML(t *testing.T) {
 	})
 }
 
-// What the log of an application may hold is still delivered.
+// All legitimate entries of an application are still delivered.
 func TestEveryFormOfDMLIsStillDelivered(t *testing.T) {
 	t.Parallel()
 	forms := testdb.By[[]string]{
@@ -103,7 +103,7 @@ func TestEveryFormOfDMLIsStillDelivered(t *testing.T) {
 	})
 }
 
-// The settings, session and place of an entry become part of what the job sends.
+// The settings, session and place of an entry go into the job's statements.
 func TestForgedSettingsRunNothing(t *testing.T) {
 	t.Parallel()
 	const evil = "CREATE TABLE evil (id INT)"

@@ -117,8 +117,8 @@ func TestOutageIsLoggedAtItsBeginningAndEnd(t *testing.T) {
 	}
 }
 
-// Who waits for a write reads when it is delivered, in its error and at the end of an
-// outage.
+// Users learn the time of delivery from the error of their write, and from the log line at the end
+// of an outage.
 func TestPendingErrorsAndOutageLinesSayWhenDue(t *testing.T) {
 	t.Parallel()
 	pending := (&listener.PendingError{Cause: errRefusedDial}).Error()
@@ -159,8 +159,7 @@ func lines(hook *logtest.Hook, text string) (n int) {
 	return n
 }
 
-// A database that goes away under a delivery: connections break, and no new
-// one can be made.
+// A database goes down during a delivery: connections break, and new ones fail.
 func TestOutageDuringDeliveryReturnsTheRestUntried(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
@@ -200,8 +199,8 @@ func TestOutageDuringDeliveryReturnsTheRestUntried(t *testing.T) {
 			t.Fatalf("a unit behind it is %+v", got)
 		}
 	}
-	// The one that met the outage rests, so that it cannot hold up the others
-	// should it be the cause.
+	// The unit that met the outage rests, so that it cannot hold up the others if it caused the
+	// outage.
 	down.Store(false)
 	due, err := store.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 100, Lease: 1e9})
 	if err != nil || len(due) != 20 {

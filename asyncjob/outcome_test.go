@@ -78,7 +78,7 @@ func TestDuplicateKeyAfterMaybeCountsAsDelivered(t *testing.T) {
 	}
 }
 
-// listen collects the events; the returned function ends that and gives them.
+// listen collects the events; the returned function stops that and returns them.
 func listen(bus *listener.Bus) func() []listener.Event {
 	var got []listener.Event
 	s := bus.Subscribe(func(ev listener.Event) { got = append(got, ev) })
@@ -244,7 +244,7 @@ func TestUnitsThatMustNotRunAreParkedUnsent(t *testing.T) {
 			t.Parallel()
 			mem, db := newStore(t), &fakeDB{}
 			u := add(t, mem, "orders", "one", nil)
-			// What a sane writer cannot add is changed on its way out.
+			// The log returns an entry that a sane writer could not add.
 			store := &spy{Storage: mem, onClaim: func() ([]*txlog.Unit, error) {
 				units, err := mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
 				for _, u := range units {

@@ -10,9 +10,9 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A server that answers a ping and takes no writes is down: nothing is parked,
-// no try is counted, and all is delivered once it takes writes again. It is reported
-// by the probe; and by a delivery when it began to be so after the probe.
+// A server that answers pings but takes no writes is down. No entry is parked, no try is counted,
+// and everything is delivered once it takes writes again. The probe reports it; a delivery does if
+// the server turned read-only after the probe.
 func TestReadOnlyServerIsAnOutage(t *testing.T) {
 	t.Parallel()
 	type server struct {
@@ -70,7 +70,7 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 				}
 			}
 			untouched("after the probe")
-			// The same without a probe that asks.
+			// The same without a probe.
 			blind := target
 			dialect := *target.Dialect
 			dialect.Writable = nil

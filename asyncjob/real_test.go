@@ -82,7 +82,7 @@ func addNamed(t *testing.T, s txlog.Storage, target delivery.Target, query, name
 	})
 }
 
-// executes matches the message that carries a statement with parameters out.
+// executes matches the message that runs a statement with parameters.
 func executes(db testdb.DB) func([]byte) bool {
 	if db.Driver == testdb.DriverMySQL {
 		return testproxy.MySQLExecute

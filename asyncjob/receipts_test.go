@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A purge of many receipts must not keep what is pending waiting, nor begin at
-// the beginning each time, or it would never see the last.
+// A long purge of receipts must neither delay pending writes nor start over each time, or it would
+// never reach the end.
 func TestLongPurgeContinuesInTheNextRound(t *testing.T) {
 	t.Parallel()
 	db := testdb.SQLite(t)
@@ -62,7 +62,7 @@ func TestLongPurgeContinuesInTheNextRound(t *testing.T) {
 	if n := left(); n != all-page {
 		t.Errorf("%d receipts are left, want %d", n, all-page)
 	}
-	// A page that fails is passed over.
+	// The purge skips a failing page.
 	log.fails.Store(true)
 	runOnce(t, job)
 	log.fails.Store(false)
@@ -82,7 +82,7 @@ func TestLongPurgeContinuesInTheNextRound(t *testing.T) {
 	}
 }
 
-// unsure is a log that sometimes cannot say what is in it.
+// unsure is a log that sometimes fails to list its content.
 type unsure struct {
 	txlog.Storage
 	fails atomic.Bool

@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A log that answers, renews leases and refuses what is said of units is not
-// asked for ever.
+// The log answers and renews leases, but refuses reports on units. The job does not ask it for
+// ever.
 func TestLogThatRejectsVerdictsFailsTheRound(t *testing.T) {
 	t.Parallel()
 	full := errors.New("the log refuses it")

@@ -18,8 +18,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// limited makes an account that may use the table account and has rights on
-// bed_receipt, which is there, and gives the target as it reaches it.
+// limited makes an account with rights to the table account, and with the given rights to the
+// existing bed_receipt. It returns the target for that account.
 func limited(t *testing.T, db testdb.DB, rights string) (delivery.Target, *sql.DB) {
 	t.Helper()
 	pool := table(t, db)
@@ -68,8 +68,8 @@ func eachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 	}
 }
 
-// What the account may not do is reported with the statement that fixes it: once as
-// a warning, in each report, and on each unit. No try is counted.
+// Missing rights are reported with the statement that fixes them: once as a warning, in each
+// report, and on each unit. No try is counted.
 func TestMissingRightsAreReportedWithTheirGrant(t *testing.T) {
 	t.Parallel()
 	for kind := range servers {

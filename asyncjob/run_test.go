@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// start runs a job in the background; stop ends it and waits for that.
+// start runs a job in the background. stop ends it and waits for the end.
 func start(t *testing.T, j *Job) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -14,7 +14,7 @@ var errNoConnection = errors.New("there is none")
 
 func (noConnector) Connect(context.Context) (driver.Conn, error) { return nil, errNoConnection }
 
-// A delivery that is under way when the job is closed keeps its pool, and nobody after it.
+// When the job is closed, a running delivery keeps its pool, and later ones get none.
 func TestSessionInUseIsClosedAfterItsLastDelivery(t *testing.T) {
 	t.Parallel()
 	used := &session{pool: sql.OpenDB(noConnector{}), users: 1}

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// settable is a target that can be given any settings but "settings=bad".
+// settable is a target with any settings except "settings=bad".
 func settable(t delivery.Target) delivery.Target {
 	t.With = func(settings string) (delivery.Target, error) {
 		if settings == "settings=bad" {

@@ -23,7 +23,7 @@ func TestAmendmentIsAskedForByFormAndCall(t *testing.T) {
 	if w := ask4(t, c, request{path: "/entries/" + fakeID(3), as: "vera"}); strings.Contains(w.Body.String(), "/amend") {
 		t.Error("one that waits can be amended")
 	}
-	// What was typed is not lost when it is refused.
+	// A refusal does not lose the typed text.
 	typed := url.Values{"sql": {""}, "parameters": {""}, "reason": {"x"}, "statement": {"1"}}
 	if w := ask4(t, c, request{method: "POST", path: page + "/amend", body: typed.Encode(), as: "vera"}); w.Code != 400 || !strings.Contains(w.Body.String(), "an amendment needs an SQL text") {
 		t.Errorf("%d %s", w.Code, w.Body)

@@ -34,7 +34,7 @@ func formOf(t *testing.T, c http.Handler, path string) url.Values {
 	return form
 }
 
-// Every few milliseconds a write fails while an operator confirms what was counted.
+// Every few milliseconds a write fails, while an operator confirms the counted ones.
 func TestBulkActionsSucceedWhileFailuresArrive(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -173,7 +173,7 @@ func TestAConfirmationIsForWhatWasCounted(t *testing.T) {
 	if left != 2 {
 		t.Errorf("%d are parked, want the one that was under way and the one that arrived", left)
 	}
-	// Where everything that was counted is being delivered, nothing is offered.
+	// If all counted entries are being delivered, no action is offered.
 	if page := ask4(t, c, request{path: "/bulk/retry?state=leased"}).Body.String(); !strings.Contains(page, "cannot be changed") || strings.Contains(page, `id="confirm"`) {
 		t.Errorf("of leased ones: %s", page)
 	}

@@ -47,7 +47,7 @@ func quiet() logrus.FieldLogger {
 	return l
 }
 
-// open makes a console for which nobody logs in.
+// open makes a console without log-ins.
 func open(t *testing.T, s Store) *Console {
 	t.Helper()
 	return made(t, s, Config{Listen: listen, Logger: quiet()})

@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// fakeStore is a log in memory: what the console does with a store is tested on it, and on
-// the real one in real_test.go.
+// fakeStore is a log in memory. The console's use of a store is tested on it, and on the real one
+// in real_test.go.
 type fakeStore struct {
 	mu      sync.Mutex
 	entries []*ops.Detail          // in the order of ids
@@ -26,7 +26,7 @@ type fakeStore struct {
 	trial   *ops.Trial
 	// grouping is awaited by Kinds; nil for nothing.
 	grouping chan struct{}
-	// err is what every call answers; nil for none.
+	// err is the error of every call, if any.
 	err error
 }
 
@@ -410,7 +410,7 @@ func (f *fakeStore) records(p ops.Page) (*ops.Audit, error) {
 	return out, nil
 }
 
-// state gives a copy of everything that requests may change.
+// state copies everything that requests may change.
 func (f *fakeStore) state() string {
 	unlock, _ := f.lock()
 	defer unlock()

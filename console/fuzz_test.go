@@ -15,8 +15,8 @@ import (
 
 const maxText = 1024
 
-// What a request may name is either refused or of a kind that the log's database
-// can compare: no byte that is not text, no NUL, no length or number without bound.
+// A request's names are either refused or comparable in the log's database: valid text without NUL,
+// of bounded length, and bounded numbers.
 func FuzzWhatARequestNamesIsRefusedOrFits(f *testing.F) {
 	for _, s := range []string{
 		"", "dataSource=127.0.0.1%3A3306%2Forders&state=parked&olderThan=7d&text=lock+wait&transaction=0192f3a0-7b1c-7def-8000-0123456789ab&kind=Error%201205",
@@ -75,7 +75,7 @@ func FuzzWhatARequestNamesIsRefusedOrFits(f *testing.F) {
 		if by, err := local.by(ops.Retry, value); err == nil {
 			fits("reason", by.Reason, 4*1000)
 		}
-		// Go's own reading is the second opinion of what is a number, and of a time.
+		// Go's own parsing gives a second opinion on numbers and times.
 		n, err := number("it", value, ops.MaxPerSecond)
 		want, wantErr := strconv.Atoi(strings.TrimSpace(value))
 		if ok := wantErr == nil && want >= 0 && want <= ops.MaxPerSecond; ok != (err == nil) || ok && n != want {

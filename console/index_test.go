@@ -11,8 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// twoLogs makes a console of two logs, eu and "us/1", whose entries are alike but for
-// their ids.
+// twoLogs makes a console of two logs, eu and "us/1". Their entries differ only in their ids.
 func twoLogs(t *testing.T, cfg Config) (c *Console, eu, us *fakeStore) {
 	t.Helper()
 	eu, us = newFakeStore(), newFakeStore()
@@ -113,7 +112,7 @@ func TestTheIndexShowsEachLogWithItsFigures(t *testing.T) {
 	if text := get(t, c, "/").Body.String(); !strings.Contains(text, `"/logs/eu/entries?state=parked" class="bad">23<`) || !strings.Contains(text, `"/logs/us%2F1/entries?state=parked" class="bad">8<`) {
 		t.Error(text)
 	}
-	// An action is done in the log in whose pages it is asked for.
+	// An action on a log's page applies to that log.
 	before := eu.state()
 	in := strings.Replace(fakeID(5), "c1", "c2", 1)
 	if w := ask4(t, c, request{method: "POST", path: "/logs/us%2F1/api/v1/entries/" + in + "/discard", body: `{"reason": "twice"}`}); w.Code != http.StatusOK || eu.state() != before || len(us.entries) != 9 {

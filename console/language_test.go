@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// said finds the texts that are translated, in templates and in code.
+// said finds the translated texts in templates and in code.
 var said = []*regexp.Regexp{
 	regexp.MustCompile(`\{\{-?[^{}]*?\bt "([^"]+)"`),
 	regexp.MustCompile(`\(t "([^"]+)"`),
@@ -21,7 +21,7 @@ var said = []*regexp.Regexp{
 	regexp.MustCompile(`text: "([^"]+)"`),
 }
 
-// texts are all that pages say.
+// texts are all texts of the pages.
 func texts(t *testing.T) []string {
 	t.Helper()
 	var all []string

@@ -18,7 +18,7 @@ var (
 	relation = regexp.MustCompile(`id="(next|previous|first|order)"[^>]* href="([^"]*)"`)
 )
 
-// walk gives the ids of a list's page, and where it leads.
+// walk returns the ids on a list's page, and its links.
 func walk(t *testing.T, c *Console, path string) (ids []string, to map[string]string) {
 	t.Helper()
 	w := get(t, c, path)

@@ -39,8 +39,7 @@ func readSpec(t *testing.T) spec {
 	return s
 }
 
-// check holds a value against a schema; it knows the keywords that the file uses, and
-// no others.
+// check validates a value against a schema. It knows only the keywords used in the file.
 func (s spec) check(at string, sch schema, v any) (wrong []string) {
 	fail := func(format string, args ...any) { wrong = append(wrong, at+": "+fmt.Sprintf(format, args...)) }
 	for keyword := range sch {
@@ -195,7 +194,7 @@ func TestEveryAPIAnswerMatchesTheOpenAPIFile(t *testing.T) {
 	}
 }
 
-// Every parameter that the file describes is taken, and no other.
+// Every documented parameter is accepted, and no other.
 func TestQueryMatchesTheOpenAPIFile(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())

@@ -18,7 +18,7 @@ import (
 
 var link = regexp.MustCompile(`<a\b[^>]*?\bhref="([^"]*)"`)
 
-// links are those of a page that stay in the console.
+// links are a page's links within the console.
 func links(body string) (all []string) {
 	for _, m := range link.FindAllStringSubmatch(body, -1) {
 		if to := html.UnescapeString(m[1]); strings.HasPrefix(to, "/") {
@@ -50,7 +50,7 @@ func TestPlainLinksLeadToEveryEntry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// One way to each entry is enough; what asks before an action leads nowhere new.
+			// One way to each entry is enough; pages that ask before an action lead to no new ones.
 			if u.Query().Has("kind") || u.Query().Has("lang") || u.Query().Has("hours") || strings.HasPrefix(u.Path, "/bulk") || seen[to] {
 				continue
 			}
@@ -68,8 +68,8 @@ func TestPlainLinksLeadToEveryEntry(t *testing.T) {
 	}
 }
 
-// A list is there at once, however many errors there are to group. A browser asks
-// again for what was not ready, and without scripts a link leads there.
+// A list appears at once, regardless of the number of errors to group. A browser asks again for an
+// unfinished grouping; without scripts a link leads to it.
 func TestListDoesNotWaitForErrorCounts(t *testing.T) {
 	t.Parallel()
 	f := newFakeStore()
@@ -495,7 +495,7 @@ func TestEntryLeadsToNextOfItsKind(t *testing.T) {
 			t.Errorf("%s: %d to %s, want %s", from, w.Code, w.Header().Get("Location"), want)
 		}
 	}
-	// What was discarded gives way to the next one, which says what was done.
+	// After a discard the next entry appears, with a note on the discard.
 	w := ask4(t, c, request{method: "POST", path: "/entries/" + fakeID(5) + "/discard" + kind, body: url.Values{"reason": {"twice"}}.Encode()})
 	w = get(t, c, w.Header().Get("Location"))
 	if to := w.Header().Get("Location"); !strings.HasPrefix(to, "/entries/"+fakeID(6)+"?done=") || !strings.Contains(get(t, c, to).Body.String(), "1 entry discarded.") {

@@ -16,19 +16,19 @@ import (
 	"github.com/bedsql/bed/internal/test/webproxy"
 )
 
-// public is the name by which browsers know a console behind a proxy.
+// public is the console's host name for browsers behind a proxy.
 const public = "bed.example.com"
 
 // A fronted is a console behind a proxy.
 type fronted struct {
 	cfg Config
-	// proxy starts the proxy before the console, whose address is up, and returns its own.
+	// proxy starts the proxy in front of the console at up, and returns the proxy's address.
 	proxy func(t testing.TB, up string) string
 	// hidesHost: the console sees the Host of the proxy's own request.
 	hidesHost bool
 }
 
-// envoy sends what Envoy does: the Host as it is, and these headers.
+// envoy imitates Envoy: it passes the Host unchanged and adds these headers.
 func envoy(t testing.TB, up string) string {
 	to := &url.URL{Scheme: "http", Host: up}
 	s := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
@@ -169,7 +169,7 @@ func TestEveryPageAndFormWorksBehindProxies(t *testing.T) {
 	}
 }
 
-// streams fails the test unless each event comes through as it is sent.
+// streams fails the test unless each event arrives as soon as it is sent.
 func (f fronted) streams(t *testing.T, front string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+front+f.cfg.BasePath+"/events", nil)

@@ -97,7 +97,7 @@ func TestAPIOnARealLogMatchesItsDescription(t *testing.T) {
 		if rest := call(200, "GET", "/entries", "/entries?limit=3&after="+url.QueryEscape(page.Next), "", "rita"); strings.Contains(rest, `"id":"`+ids[0]) || !strings.Contains(rest, `"id":"`+ids[4]) {
 			t.Errorf("the second page is %s", rest)
 		}
-		// A search does not disclose what is masked.
+		// A search does not disclose masked values.
 		for who, want := range map[string]string{"rita": `"count":0`, "otto": `"count":0`, "vera": `"count":4`} {
 			if n := call(200, "GET", "/entries/count", "/entries/count?text="+secretValue, "", who); !strings.Contains(n, want) {
 				t.Errorf("a search for a value by %s: %s", who, n)

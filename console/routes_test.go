@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// A sample is a request that a route takes, and its answer to those who may make
-// it.
+// A sample is a request for a route, and its answer to users with the right.
 type sample struct {
 	route  string // method and pattern
 	path   string
@@ -101,8 +100,8 @@ func stage(t *testing.T, cfg Config) (*Console, *fakeStore) {
 	return made(t, f, cfg), f
 }
 
-// answer gives the status. A stream would last for as long as its client: on a console
-// that is closed it is 429 to those who may have it.
+// answer returns the status. A stream would last as long as its client; on a closed console it is
+// 429 for users with the right.
 func answer(t *testing.T, c *Console, q request) int {
 	t.Helper()
 	stream := q.path == "/events"

@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// formats find what other packages say and pages show, by where they say it. A text to
-// which something is added ends with a verb.
+// formats find other packages' texts for pages, in each package's own form. A text with a suffix
+// ends with a verb.
 var formats = []struct{ files, said string }{
 	{"../internal/ops/*.go", `Errorf\("%w: (STRING)", Err(?:Invalid|NotAmendable)`},
 	{"../internal/ops/*.go", `&explained\{(?:c\.Clean\(fmt\.Sprintf\()?"(?:ops: the entry cannot be amended: )?(STRING)"( ?\+)?`},
@@ -120,8 +120,8 @@ func TestSentencesAreSaidWithWhatTheyFillIn(t *testing.T) {
 	}
 }
 
-// What is not Chinese on a Chinese page is SQL, a name, an id, or what a database or an
-// operator said.
+// On a Chinese page, only SQL, names, ids, and texts from a database or an operator are not
+// Chinese.
 func TestChinesePagesHoldNoEnglishSentence(t *testing.T) {
 	t.Parallel()
 	f := newFakeStore()

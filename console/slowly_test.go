@@ -50,9 +50,9 @@ func TestFailedLogInsAreSlowedDown(t *testing.T) {
 	}
 }
 
-// Two hundred threads of wrong passwords come without a pause: a right password that was
-// never compared before gets in all the same, in time, from their address and from another,
-// also for the name that they guess at.
+// Two hundred threads send wrong passwords without a pause. A right password, never compared
+// before, still gets in, in time: from their address and from another, even for the name being
+// guessed.
 func TestGuessesKeepNobodyOut(t *testing.T) { // alone: it is about the time that comparing takes
 	var users []User
 	for i := range 20 {
@@ -121,8 +121,8 @@ func TestAnIPv6NetworkIsOneAddress(t *testing.T) {
 	}
 }
 
-// A comparison takes what it does on a busy machine, and two hundred threads guess without a
-// pause. From the same address and another, right passwords are compared all the same.
+// A comparison takes as long as on a busy machine, and two hundred threads guess without a pause.
+// Right passwords are still compared, from the same address and from another.
 func TestRightPasswordsAreComparedAmidGuesses(t *testing.T) {
 	t.Parallel()
 	for what, attack := range map[string]struct {

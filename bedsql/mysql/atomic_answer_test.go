@@ -155,8 +155,7 @@ func atomicGivesTheServersErrorUnchanged(t *testing.T, way string) {
 	e.is("SELECT COUNT(*) FROM bed_receipt", 0)
 }
 
-// A mistake that the server cannot read past is left to be reported by the
-// statement itself.
+// A syntax error that stops the parser is left for the statement itself to report.
 func TestAtomicLeavesSyntaxErrorsAlone(t *testing.T) { bothWays(t, atomicLeavesSyntaxErrorsAlone) }
 
 func atomicLeavesSyntaxErrorsAlone(t *testing.T, way string) {
@@ -217,7 +216,7 @@ func receiptsDuplicateIsToldByItsKey(t *testing.T, way string) {
 		"Doppelter Eintrag 'r' für Schlüssel 'bed_receipt_id'":       true,
 		"'r' は索引 'bed_receipt_id' で重複しています。":                         true,
 		"'bed_receipt_id' は索引 'bed_receipt' で重複しています。":               false,
-		// MySQL tells whose primary key it is, of MariaDB's the value does.
+		// MySQL names the table of the primary key; on MariaDB the value decides.
 		"Duplicate entry 'r' for key 'bed_receipt.PRIMARY'":         true,
 		"Duplicate entry 'r' for key 'PRIMARY'":                     true,
 		"Duplicate entry 's' for key 'PRIMARY'":                     false,

@@ -25,8 +25,8 @@ type exactlyOnce struct {
 	c      *sql.Conn
 }
 
-// receiptful makes the tables of a test. The test is skipped on a server that
-// has no compound statements.
+// receiptful makes the tables of a test. The test is skipped on servers without compound
+// statements.
 func receiptful(t *testing.T, param string, texts ...string) *exactlyOnce {
 	t.Helper()
 	target := testdb.MySQL(t)
@@ -75,7 +75,7 @@ func (e *exactlyOnce) greet() {
 // their first use on.
 const asPrepared = "prepared"
 
-// preparing is a dialect that keeps a session with each connection.
+// preparing is a dialect with a session for each connection.
 func preparing(t *testing.T, dsn string) *delivery.Dialect {
 	t.Helper()
 	cfg, _, err := readDSN(dsn)
@@ -92,7 +92,7 @@ func preparing(t *testing.T, dsn string) *delivery.Dialect {
 	return d
 }
 
-// bothWays runs a test with calls that are sent as they are, and prepared.
+// bothWays runs a test with calls sent as text, and prepared.
 func bothWays(t *testing.T, test func(t *testing.T, way string)) {
 	t.Parallel()
 	for _, way := range []string{"", asPrepared} {
@@ -174,7 +174,7 @@ func (e *exactlyOnce) noneOpen() {
 
 const stock = "CREATE TABLE stock (id INT PRIMARY KEY, n INT NOT NULL CHECK (n >= 0), UNIQUE KEY only_n (n)) ENGINE=InnoDB"
 
-// readEnded ends what a read opened where autocommit is off.
+// readEnded ends the transaction opened by a read with autocommit off.
 func (e *exactlyOnce) readEnded() {
 	must(e.t, e.c, "COMMIT AND NO CHAIN")
 	e.noneOpen()
@@ -203,7 +203,7 @@ func (e *exactlyOnce) contents(table string) string {
 	return b.String()
 }
 
-// execution matches what asks the server to run the compound.
+// execution matches the message that runs the compound.
 func execution(message []byte) bool {
 	return testproxy.MySQLExecute(message) || testproxy.Text("NOT ATOMIC")(message) && message[4] == 0x03
 }

@@ -85,7 +85,7 @@ func TestAtomicCountsRowsAsTheDSNSays(t *testing.T) {
 	}
 }
 
-// What a trigger signals is the application's own error.
+// A trigger's SIGNAL is the application's own error.
 func TestAtomicTriggerSignalIsNoRowsError(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10)",

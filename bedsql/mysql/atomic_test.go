@@ -261,7 +261,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 	e.is("SELECT SUM(n) FROM stock", 10)
 }
 
-// What ends a compound at any place may have struck behind the COMMIT.
+// An interruption of the compound may have come after the COMMIT.
 func TestStopIsInDoubtIfTheReceiptExists(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "")
@@ -286,8 +286,8 @@ func TestStopIsInDoubtIfTheReceiptExists(t *testing.T) {
 	}
 }
 
-// A Galera node that is cut off answers each statement of a compound so: also the
-// ROLLBACK of its handler, after a COMMIT that the others apply.
+// A Galera node cut off from its cluster gives this answer to each statement of a compound. It even
+// gives it to the ROLLBACK of the handler, after a COMMIT that the other nodes apply.
 func TestCutOffNodeLeavesTheOutcomeOpen(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "")

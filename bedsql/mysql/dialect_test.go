@@ -35,7 +35,7 @@ func classIs(t *testing.T, what string, err error, want delivery.Class) {
 	}
 }
 
-// withParam adds a parameter to a DSN that may have some.
+// withParam adds a parameter to a DSN with or without others.
 func withParam(dsn, param string) string {
 	if strings.Contains(dsn, "?") {
 		return dsn + "&" + param
@@ -106,7 +106,7 @@ func TestDialect(t *testing.T) {
 	})
 }
 
-// ownList reads the errors out of which a MariaDB on this machine makes its messages.
+// ownList reads the source of error messages of a MariaDB on this machine.
 func ownList(t testing.TB) (codes []string) {
 	var base string
 	if err := testdb.MySQL(t).Open(t).QueryRow("SELECT @@basedir").Scan(&base); err != nil {
@@ -139,8 +139,8 @@ var sessions = &dialecttest.Server{
 	LockTimeout: "SET innodb_lock_wait_timeout = 1", StatementTimeout: "SET max_statement_time = 0.1",
 	NoTimeout: "SET innodb_lock_wait_timeout = 50, max_statement_time = 0",
 	Cancel:    "KILL QUERY %d", Kill: "KILL %d", ReadOnly: "START TRANSACTION READ ONLY",
-	// Not information_schema.innodb_trx, which is a copy that stays as it is for
-	// as long as anybody looks at it more often than every 100 ms.
+	// This is not information_schema.innodb_trx: that is a copy, and it is not refreshed while
+	// clients read it more often than every 100 ms.
 	Waits: func(t *testing.T, db *sql.DB, id int64) bool {
 		var kind, name, status string
 		if err := db.QueryRow("SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {

@@ -19,8 +19,8 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 )
 
-// broken in the environment is the address of a server that breaks every
-// connection: the test binary then is an application that writes to it.
+// broken in the environment is the address of a server that breaks every connection. The test
+// binary is then an application writing to it.
 const broken = "BED_TEST_BROKEN_SERVER"
 
 func TestDriverLogLinesGoToTheLogger(t *testing.T) {

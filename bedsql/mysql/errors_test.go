@@ -72,7 +72,7 @@ func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
 	_, err = small.Exec("INSERT INTO t (id, n, s) VALUES (1, 1, '" + strings.Repeat("x", 2000) + "')")
 	classIs(t, "a packet that the driver does not send", err, delivery.Refused)
 
-	// Below the driver's checks: a statement that is given too few values.
+	// This bypasses the driver's checks: the statement gets too few values.
 	c := conn(t, db)
 	if err := c.Raw(func(dc any) error {
 		s, err := dc.(driver.Conn).Prepare("INSERT INTO t (id, n) VALUES (?, ?)")

@@ -16,8 +16,8 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// asTheDriver runs a write with a receipt on e and bare on another database,
-// and reports what differs.
+// asTheDriver runs a write with a receipt on e and bare on another database, and reports
+// differences.
 func (e *exactlyOnce) asTheDriver(bare *exactlyOnce, id, text string, args []any, tables ...string) {
 	e.t.Helper()
 	what := fmt.Sprintf("%s %#v", text, args)
@@ -94,8 +94,8 @@ func TestPreparedValuesMeanTheSameToTheDriver(t *testing.T) {
 	}
 }
 
-// What most receipts have in common is in the text of the prepared compound.
-// One that differs is written as it is.
+// The text of the prepared compound contains the usual values of a receipt. A receipt with others
+// is written correctly, too.
 func TestAPreparedReceiptIsWrittenAsItIs(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "prepared", "CREATE TABLE v (id INT PRIMARY KEY, n INT)", "INSERT INTO v VALUES (1, 0)")
@@ -141,7 +141,7 @@ func TestAPreparedReceiptIsWrittenAsItIs(t *testing.T) {
 	if err := rows.Err(); err != nil || !slices.Equal(got, want) {
 		t.Errorf("the receipts are %q (%v), want %q", got, err, want)
 	}
-	// One whose fixed values cannot stand in a text is prepared with parameters.
+	// A write whose fixed values have no textual form is prepared with parameters.
 	other := receiptful(t, "prepared", "CREATE TABLE v (id INT PRIMARY KEY, n INT)", "INSERT INTO v VALUES (1, 0)")
 	for _, id := range []string{"a", "b"} {
 		if _, err := other.atomic(plainReceipt(id, "it's ?", 7), call("UPDATE v SET n = n + ? WHERE id = ?", int64(1), int64(1))); err != nil {

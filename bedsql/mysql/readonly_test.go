@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// asked is what the probe of a data source says on a connection of its own.
+// asked returns the result of a data source's probe on its own connection.
 func asked(t *testing.T, dsn string) error {
 	t.Helper()
 	target, err := Target(dsn)

@@ -45,7 +45,7 @@ func TestDeadlockTakesTheTransaction(t *testing.T) {
 	if err := other.QueryRowContext(context.Background(), "SELECT CONNECTION_ID()").Scan(&otherID); err != nil {
 		t.Fatal(err)
 	}
-	// The one that changed less is chosen as the victim.
+	// The transaction with fewer changes becomes the victim.
 	must(t, victim, "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)", "UPDATE t SET n = 9 WHERE id = 1")
 	must(t, other, "BEGIN", "UPDATE t SET n = 9 WHERE id = 2", "UPDATE t SET n = 9 WHERE id = 3", "UPDATE t SET n = 9 WHERE id = 4", "INSERT INTO t (id, n) VALUES (11,1),(12,1),(13,1),(14,1)")
 	done := make(chan error, 1)
@@ -145,7 +145,7 @@ func TestFailureBeforeImplicitCommitKeepsTransactionOpen(t *testing.T) {
 	}
 }
 
-// mute is a connection that cannot be asked.
+// mute is a connection that cannot run questions.
 type mute struct{ driver.Conn }
 
 func (mute) Prepare(string) (driver.Stmt, error) { return nil, errors.New("it takes no queries") }
@@ -159,7 +159,7 @@ func TestUnknownImplicitCommitIsInDoubt(t *testing.T) {
 	}
 }
 
-// An error that no list names may have ended the transaction: the session says.
+// An unlisted error may have ended the transaction: the session tells.
 func TestUnlistedErrorIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t).Open(t)

@@ -32,7 +32,7 @@ func TestCommitAnsweredByRollbackIsAnError(t *testing.T) {
 	})
 }
 
-// carriesReceipt matches what holds the values of a receipt.
+// carriesReceipt matches messages with the values of a receipt.
 func carriesReceipt(message []byte) bool {
 	return strings.Contains(string(message), "\x00\x04unit") || strings.Contains(string(message), "'unit'")
 }
@@ -152,7 +152,7 @@ func TestSessionThatIsTerminatedIsInDoubt(t *testing.T) {
 	})
 }
 
-// More texts than are kept, and a column whose type changed under a kept
+// The test runs more texts than the cache holds, and changes the type of a column under a cached
 // description.
 func TestDescriptionsAreRenewed(t *testing.T) {
 	t.Parallel()

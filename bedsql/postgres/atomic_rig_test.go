@@ -17,8 +17,8 @@ import (
 
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec}
 
-// eachMode runs f in parallel for every way in which pgx sends statements, in
-// schemas of one database.
+// eachMode runs f in parallel for each of pgx's modes of sending statements, in schemas of one
+// database.
 func eachMode(t *testing.T, f func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode)) {
 	t.Helper()
 	db := testdb.Postgres(t)
@@ -34,15 +34,15 @@ func eachMode(t *testing.T, f func(t *testing.T, db testdb.DB, mode pgx.QueryExe
 type exactlyOnce struct {
 	t    *testing.T
 	name string
-	// direct is another pool than that of c, past any proxy.
+	// direct is a second pool without the proxy.
 	direct, pool *sql.DB
 	c            *sql.Conn
 }
 
 var schemas atomicCounter.Int64
 
-// receiptful makes the tables of a test. addr, if not empty, is the proxy
-// through which its connection goes.
+// receiptful makes the tables of a test. Its connection goes through the proxy at addr, unless that
+// is empty.
 func receiptful(t *testing.T, db testdb.DB, addr string, mode pgx.QueryExecMode, texts ...string) *exactlyOnce {
 	t.Helper()
 	ddl, err := attempt.ReceiptSchema(name)
@@ -123,7 +123,7 @@ func (e *exactlyOnce) is(query string, want int64) {
 	}
 }
 
-// inState checks what pgx thinks of the connection's transaction.
+// inState checks pgx's view of the connection's transaction.
 func (e *exactlyOnce) inState(want byte) {
 	e.t.Helper()
 	raw(e.t, e.c, func(dc driver.Conn) {

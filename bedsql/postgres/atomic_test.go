@@ -78,7 +78,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			}
 			e.inState('I')
 			e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
-			// Once more, now that all descriptions are known.
+			// This repeats it with all descriptions known.
 			must(t, e.c, "DELETE FROM later; DELETE FROM bed_receipt; DELETE FROM stock; INSERT INTO stock VALUES (1, 10), (2, 20)")
 		}
 	})
@@ -305,7 +305,7 @@ func TestCommitWith(t *testing.T) {
 	})
 }
 
-// What the driver made of BeginTx is simply dropped.
+// The result of the driver's BeginTx is simply dropped.
 func TestCommitWithAfterADriversTransaction(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {

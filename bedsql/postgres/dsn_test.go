@@ -81,7 +81,7 @@ func TestAConfigurationIsNamedByItsAddress(t *testing.T) {
 
 const secret = "Zq9secretZq9"
 
-// sameConfig compares what the driver reads from two DSNs.
+// sameConfig compares the driver's reading of two DSNs.
 func sameConfig(t *testing.T, with, plain string) {
 	t.Helper()
 	got, _, _, err := readDSN(with)

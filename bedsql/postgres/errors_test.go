@@ -95,8 +95,8 @@ func TestChangedPlanIsRetryable(t *testing.T) {
 	}
 }
 
-// A connection that breaks under a simple query is met by pgx as one that was
-// closed before it, and by database/sql as driver.ErrBadConn.
+// When a connection breaks under a simple query, pgx reports it as closed before the query, and
+// database/sql as driver.ErrBadConn.
 func TestBrokenConnectionIsUnknownDespitePgxsAdvice(t *testing.T) {
 	t.Parallel()
 	target := testdb.Postgres(t)
@@ -146,7 +146,7 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := c.Raw(func(dc any) error {
-		// Exec and Query give driver.ErrBadConn, which promises nothing here.
+		// Exec and Query return driver.ErrBadConn. It promises nothing here.
 		out := attempt.One(ctx, dialect, dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
 		if out.Class != delivery.Unreachable {
 			t.Errorf("Exec: %v, want unreachable", out.Class)
@@ -169,8 +169,7 @@ func TestPartlyRefusedMultiHostDialIsRetryable(t *testing.T) {
 	classIs(t, "one host is down, the other refuses", open(t, mixed).Ping(), delivery.Retryable)
 }
 
-// A pooler that ends a session in the place of a server that it has lost does not
-// know what the server has done.
+// A pooler that ends a session for a lost server does not know how far the server got.
 func TestPoolerErrorThatEndsSessionLeavesOutcomeOpen(t *testing.T) {
 	for _, e := range []pgconn.PgError{
 		{Code: "08P01", Severity: "FATAL", Message: "server conn crashed?"}, // PgBouncer 1.18

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// PgBouncer repeats to a client the name of the encoding that it gave, and pgx's simple protocol
-// takes the server's own only.
+// PgBouncer repeats the client's own spelling of the encoding, but pgx's simple protocol accepts
+// only the server's.
 func TestSettingsWithUTF8UnderAnotherNameAreUsableBehindAPooler(t *testing.T) {
 	t.Parallel()
 	target, err := Target(testdb.PgBouncer(t, testdb.Postgres(t)).DSN)
@@ -32,7 +32,7 @@ func TestSettingsWithUTF8UnderAnotherNameAreUsableBehindAPooler(t *testing.T) {
 	}
 }
 
-// What a pooler does to a session whose change it does not show.
+// A pooler changes sessions without showing the change.
 func TestPreparedNameBelongsToOneText(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)

@@ -86,8 +86,8 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 	})
 }
 
-// Where a write cannot be part of a query it takes its round trips, and nothing was applied
-// by the try.
+// A write that cannot be part of a query takes its round trips. The attempt in one query applied no
+// part of it.
 func TestAtomicLeavesWhatItCannotCountOnTheWay(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {

@@ -63,7 +63,7 @@ func (c circularValue) Value() (driver.Value, error) {
 
 func pointerTo[T any](v T) *T { return &v }
 
-// columns are the kinds of column that values are tried on.
+// columns are the tested kinds of columns.
 var columns = []string{
 	"int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar(40)", `"char"`, "bool", "bytea", "uuid", "json", "jsonb",
 	"date", "time", "timestamp", "timestamptz", "interval", "inet", "cidr", "int4[]", "int8[]", "numeric[]", "float8[]", "text[]", "bool[]", "uuid[]", "bytea[]",

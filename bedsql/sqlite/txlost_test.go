@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lostIs checks that what the dialect says of the transaction is true.
+// lostIs checks the dialect's answer about the transaction against the truth.
 func lostIs(t *testing.T, c *sql.Conn, cause error, want bool) {
 	t.Helper()
 	if cause == nil {

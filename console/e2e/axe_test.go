@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// axe is axe-core's script (MPL-2.0), which make test fetches (scripts/servers.sh).
+// axe is axe-core's script (MPL-2.0). make test fetches it (scripts/servers.sh).
 var axe = sync.OnceValues(func() (string, error) {
 	b, err := os.ReadFile(os.Getenv("BED_TEST_AXE"))
 	return string(b), err

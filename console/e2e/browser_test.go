@@ -31,10 +31,10 @@ func named(args []any) []driver.NamedValue {
 type browser struct {
 	t   *testing.T
 	ctx context.Context
-	// actions counts what the operator did: pages opened, links and buttons followed, fields
-	// filled in.
+	// actions counts the operator's steps: pages opened, links and buttons followed, fields filled
+	// in.
 	actions int
-	// complaints are what its console said of scripts and of the policy.
+	// complaints are the browser's messages about scripts and the policy.
 	complaints chan string
 }
 
@@ -69,7 +69,7 @@ func newBrowser(t *testing.T) *browser {
 		}
 	})
 	b.do(chromedp.EmulateViewport(1200, 900))
-	// What the policy refuses is reported to the document.
+	// Violations of the policy are reported to the document.
 	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
 		_, err := page.AddScriptToEvaluateOnNewDocument(`addEventListener("securitypolicyviolation", (e) => console.error("policy: " + e.violatedDirective + " " + e.blockedURI + " " + e.sample))`).Do(ctx)
 		return err
@@ -100,8 +100,7 @@ func (b *browser) open(url string) {
 	b.until("nothing is left to come", whole)
 }
 
-// click moves the pointer to a link or a button, presses it once, and waits for the
-// page that comes.
+// click moves the pointer to a link or a button, presses it once, and waits for the next page.
 func (b *browser) click(selector string) {
 	b.t.Helper()
 	b.actions++
@@ -136,13 +135,13 @@ func (b *browser) aim(selector string) (x, y float64) {
 	return x, y
 }
 
-// another page than the one that was left is there.
+// another is true once a new page has loaded.
 const another = `!window.stale && document.readyState === "complete" && document.querySelector("main") !== null`
 
-// whole says that the list of a large log has its errors by kind.
+// whole is true once the list of a large log shows its errors by kind.
 const whole = `document.querySelector("#allkinds") === null`
 
-// leave does what leads to another page and waits until that is there.
+// leave runs an action and waits for the page that it leads to.
 func (b *browser) leave(a chromedp.Action) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`window.stale = true`, nil), a)
@@ -172,7 +171,7 @@ func (b *browser) fill(selector, text string) {
 	b.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q).value = ""`, selector), nil), chromedp.SendKeys(selector, text, chromedp.ByQuery))
 }
 
-// text is what the page says.
+// text is the text of the page.
 func (b *browser) text() (text string) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`document.querySelector("main")?.innerText ?? ""`, &text))
@@ -189,8 +188,8 @@ func (b *browser) wants(parts ...string) {
 	}
 }
 
-// counts loads the page again until it has counted all: a search that half a second
-// was not enough for shows what it found with a plus.
+// counts reloads the page until its count is complete: after a search of half a second, a count
+// shows a plus.
 func (b *browser) counts(part string) {
 	b.t.Helper()
 	eventually(b.t, "the page counts "+part, func() error {
@@ -236,7 +235,7 @@ func (b *browser) enter(selector string) {
 	b.leave(chromedp.KeyEvent(kb.Enter))
 }
 
-// quiet fails the test if a script failed or the policy refused something.
+// quiet fails the test after a script error or a violation of the policy.
 func (b *browser) quiet() {
 	b.t.Helper()
 	for {
@@ -249,7 +248,7 @@ func (b *browser) quiet() {
 	}
 }
 
-// shot keeps a picture of what is in sight, where BED_SCREENSHOTS says.
+// shot saves a screenshot in the directory BED_SCREENSHOTS, if set.
 func (b *browser) shot(name string) {
 	b.t.Helper()
 	dir := os.Getenv("BED_SCREENSHOTS")
@@ -266,7 +265,7 @@ func (b *browser) shot(name string) {
 	}
 }
 
-// browserContext is for commands that are the browser's, not a tab's.
+// browserContext is for commands to the browser, not to a tab.
 func (b *browser) browserContext() context.Context {
 	c := chromedp.FromContext(b.ctx)
 	return cdp.WithExecutor(b.ctx, c.Browser)

@@ -7,7 +7,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Thirteen data sources with all that can be said of them, on a laptop's screen.
+// Thirteen data sources in every state fit a laptop's screen.
 func TestOverviewOfThirteenDataSourcesStaysShort(t *testing.T) {
 	s := newStage(t)
 	var crowds []crowd

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// check is what a monitor asks.
+// check is a monitor's request.
 func (s *stage) check(t *testing.T) (status int, line string) {
 	t.Helper()
 	out, err := exec.Command(bedJob, "check", "-c", s.config, "--parked-warning", "1", "--parked-critical", "10000").CombinedOutput()
@@ -36,7 +36,7 @@ func TestADrillTakesAtMostSixActions(t *testing.T) {
 		}
 		return nil
 	})
-	// What was wrong is fixed where it was wrong.
+	// The cause is removed at its place.
 	exe(t, s.target, "ALTER TABLE payments DROP CONSTRAINT closed")
 
 	b := newBrowser(t)

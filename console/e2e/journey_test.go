@@ -8,8 +8,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// The kinds of the full log, beside each other. The lock is gone by now, so that
-// what is retried is delivered.
+// These kinds of the full log are next to each other. The lock is gone by now, so that retried
+// entries are delivered.
 const (
 	retried = "Error 1213 (40001): Deadlock found when trying to get lock; try restarting transaction"
 	refused = "Error 1062 (23000): Duplicate entry 'ann@example.com' for key 'orders.email'"
@@ -40,7 +40,7 @@ func TestOperatorClearsAFullLog(t *testing.T) {
 	s := fullLog(t)
 	b := newBrowser(t)
 
-	// The first page says what is stuck.
+	// The first page lists the stuck writes.
 	b.open(s.url + "/")
 	b.wants("Overview", "orders_3", "ledger", "10,000+")
 	b.accessible("overview")
@@ -65,7 +65,7 @@ func TestOperatorClearsAFullLog(t *testing.T) {
 	}
 	b.accessible("trial")
 
-	// All that the filter matches are retried, and delivered.
+	// All entries of the filter are retried, and delivered.
 	b.open(s.url + "/entries?state=parked&text=Deadlock+found")
 	b.click("#bulk-retry")
 	b.wants("Retry 200 entries?", "Deadlock found")
@@ -82,7 +82,7 @@ func TestOperatorClearsAFullLog(t *testing.T) {
 		t.Fatalf("%d are still in the log", n)
 	}
 
-	// What its error quotes is masked; one is discarded with a reason, which is asked for.
+	// Quoted values in its error are masked. One entry is discarded; that requires a reason.
 	b.open(s.url + "/entries?text=Duplicate+entry")
 	b.wants("Duplicate entry '?' for key 'orders.email'")
 	b.click("tbody tr:nth-child(3) a.id")
@@ -100,7 +100,7 @@ func TestOperatorClearsAFullLog(t *testing.T) {
 		t.Fatal("the discarded entry is still in the log")
 	}
 
-	// Values are shown when they are asked for, and that is recorded.
+	// Values are shown on request, and the request is recorded.
 	b.open(s.url + "/entries?text=Duplicate+entry")
 	b.click("tbody tr:nth-child(1) a.id")
 	b.click("#reveal")
@@ -165,7 +165,7 @@ func scheme(name string) chromedp.Action {
 	return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}})
 }
 
-// withoutScripts goes the way again in a browser that runs none.
+// withoutScripts repeats the journey in a browser without scripts.
 func withoutScripts(s *stage, b *browser) {
 	b.t.Helper()
 	b.do(emulation.SetScriptExecutionDisabled(true))

@@ -17,14 +17,14 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A counter stands before the console. It counts the streams that are open, and those that
-// were opened; how often they announced a change; and how often pages asked for themselves.
+// counter is a proxy that counts: the streams opened and still open, the changes announced, and the
+// pages requested after those.
 type counter struct {
 	url                            string
 	streams, opened, told, updates atomic.Int64
 }
 
-// listened counts what a stream tells.
+// listened counts the events of a stream.
 type listened struct {
 	http.ResponseWriter
 	told *atomic.Int64
@@ -108,8 +108,8 @@ func TestHiddenTabHoldsNoStream(t *testing.T) {
 	b.quiet()
 }
 
-// An update that comes between aiming and pressing, or between pressing and letting go,
-// would have the click meet something else, or nothing.
+// Without care, an update between aiming and pressing, or between pressing and releasing, would
+// move another element, or none, under the pointer.
 func TestAnUpdateTakesNothingFromUnderThePointer(t *testing.T) {
 	s := newStage(t)
 	s.fill(t, crowd{n: 5, dataSource: "orders_3", sql: "UPDATE orders SET paid = $N", err: "Error 1213 (40001): Deadlock found", parked: true})
@@ -120,7 +120,7 @@ func TestAnUpdateTakesNothingFromUnderThePointer(t *testing.T) {
 	c.hold(t, "while the page is shown", 1)
 	ids := b.rows(5)
 
-	// What has not changed is the same as before, with its focus.
+	// Unchanged parts stay the same elements, and keep the focus.
 	kept := fmt.Sprintf(`document.getElementById("e-%s")`, ids[2])
 	b.do(chromedp.Evaluate(kept+`.focus(); `+kept+`.mark = true`, nil))
 	s.command(t, "discard", ids[0], "--yes", "--reason", "a test")
@@ -149,7 +149,7 @@ func TestAnUpdateTakesNothingFromUnderThePointer(t *testing.T) {
 	b.leave(chromedp.MouseEvent(input.MouseReleased, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
 	b.until("it is the entry's page", fmt.Sprintf(`location.pathname === "/entries/%s"`, ids[3]))
 
-	// What was held back is made up for.
+	// The delayed update follows.
 	b.open(c.url + "/entries")
 	ids = b.rows(2)
 	b.aim("#e-" + ids[1])

@@ -118,7 +118,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// run starts bed-job, which ends with the test, and waits until it is ready.
+// run starts bed-job until the end of the test, and waits until it is ready.
 func (s *stage) run(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command(bedJob, "run", "-c", s.config, "--log-level", "warning")
@@ -159,7 +159,7 @@ func (s *stage) run(t *testing.T) {
 	})
 }
 
-// output is what a process wrote.
+// output is the output of a process.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -177,7 +177,7 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// eventually waits for what another process does.
+// eventually waits for an event in another process.
 func eventually(t *testing.T, what string, done func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

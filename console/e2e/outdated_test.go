@@ -13,8 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// grey says that the page admits to be out of date, and since when, and that its figures
-// are grey.
+// grey is true if the page admits to be out of date, with the time, and its figures are grey.
 const grey = `(() => {
 	const said = document.querySelector("#outdated");
 	const quiet = getComputedStyle(document.querySelector("header .quiet")).color;
@@ -24,8 +23,8 @@ const grey = `(() => {
 
 const upToDate = `document.querySelector("#outdated").hidden && !document.body.classList.contains("outdated")`
 
-// admits fails the test unless the page admits to be out of date within 15 s of now, which
-// a busy machine's browser cannot always show in time: it is asked when the page did.
+// admits fails the test unless the page admits to be out of date within 15 s of now. A busy
+// machine's browser may show that late, so the page is asked for its own time.
 func (b *browser) admits(what string, fault func()) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`window.greyAt = 0; if (window.greyWatch) clearInterval(window.greyWatch);
@@ -92,7 +91,7 @@ func TestPageSaysThatTheLogIsDown(t *testing.T) {
 	b.admits("the log refuses connections", func() { s.way.Refuse(); s.way.CutAll() })
 	b.shot("outdated-light")
 
-	// Who comes now reads the same, and stays until the log is back.
+	// A visitor who comes now reads the same, and stays until the log is back.
 	late := newBrowser(t)
 	late.open(s.url + "/entries?state=parked")
 	late.wants("cannot be reached")

@@ -53,7 +53,7 @@ func TestOperatorWorksBehindNginx(t *testing.T) {
 	b.becomes("62 entries made due now.")
 	b.becomes("Of 62 entries retried: 59 delivered, 3 parked, 0 waiting.")
 
-	// A data source whose name is chosen from a list; pages forth and back.
+	// The data source is chosen from a list; pages are turned forth and back.
 	b.open(s.url + "/entries?order=newest")
 	b.do(chromedp.SetValue("#dataSource", "ledger", chromedp.ByQuery))
 	b.click(".filter button[type=submit]")

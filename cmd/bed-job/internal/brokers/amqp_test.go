@@ -134,8 +134,8 @@ func TestRabbitMQUnderAlarmIsDown(t *testing.T) {
 	}
 }
 
-// A header frame is not split. RabbitMQ closes the connection, which leaves in doubt what it
-// never takes.
+// A header frame cannot be split. RabbitMQ closes the connection instead of refusing such a
+// message, and the outcome stays unknown.
 func TestMetadataThatABrokerNeverTakesAreParkedAtOnce(t *testing.T) {
 	t.Parallel()
 	for driver, on := range map[string]func(*testing.T) *carrier{"amqp": onRabbitMQ, "nats": onNATS} {

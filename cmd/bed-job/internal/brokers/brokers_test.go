@@ -24,7 +24,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// unsent writes messages to a log whose broker cannot be reached.
+// unsent writes messages to a log with an unreachable broker.
 func unsent(t *testing.T, log txlog.Storage, messages ...*broker.Message) {
 	t.Helper()
 	target := broker.Target("events", func(context.Context) (broker.Conn, error) { return nil, errors.New("no route") })
@@ -68,7 +68,7 @@ func runOnce(t *testing.T, job *asyncjob.Job) asyncjob.Report {
 	return report
 }
 
-// A restart of the broker breaks the connections that a job has kept. No message meets one.
+// A broker's restart breaks a job's idle connections. No message uses a broken one.
 func TestBrokersRestartCostsNoTry(t *testing.T) {
 	t.Parallel()
 	for driver, on := range map[string]func(*testing.T) *carrier{"nats": onNATS, "kafka": onKafka} { // for RabbitMQ see its alarm
@@ -101,7 +101,7 @@ func TestBrokersRestartCostsNoTry(t *testing.T) {
 	}
 }
 
-// silent is an address that accepts connections and says nothing.
+// silent is an address that accepts connections and never sends.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -110,7 +110,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// One server of a cluster that is silent is no outage of the others.
+// A silent server in a cluster is no outage of the others.
 func TestSilentServerIsNoOutageOfItsCluster(t *testing.T) {
 	t.Parallel()
 	for driver, on := range map[string]func(*testing.T) *carrier{"nats": onNATS, "kafka": onKafka} {
@@ -140,7 +140,7 @@ func wantNoDoubt(t *testing.T, log txlog.Storage) {
 	}
 }
 
-// The clients of brokers take no context everywhere: who publishes waits for its own no longer.
+// Some calls of brokers' clients take no context: the publisher stops waiting for them.
 func TestBrokerThatStandsStillIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	for driver, server := range map[string]*testdb.Server{"nats": testdb.PrivateNATS(t), "amqp": testdb.PrivateRabbitMQ(t)} {

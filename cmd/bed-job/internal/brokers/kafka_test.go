@@ -28,7 +28,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// TestMain is a server of Kafka's protocol in the process of its own that onKafka starts.
+// TestMain turns the process started by onKafka into a server of Kafka's protocol.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "kafka" {
 		port, _ := strconv.Atoi(os.Args[2])
@@ -84,8 +84,8 @@ func headers(r *kgo.Record) map[string]string {
 	return all
 }
 
-// newKafka is a server in this process that has the topic orders and takes messages of up to
-// most bytes. It hangs up on a message for which lost is true.
+// newKafka is a server in this process with the topic orders and messages of up to most bytes. It
+// hangs up on messages selected by lost.
 func newKafka(t *testing.T, most int, lost func() bool) (cluster *kfake.Cluster, dsn string) {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "orders"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": strconv.Itoa(most)}))
@@ -160,8 +160,8 @@ func consumer(t *testing.T, of *kfake.Cluster) *kgo.Client {
 	return client
 }
 
-// What the application publishes under a key and what the job publishes later must come to one
-// partition, or they lose their order. Watermill's publisher for Kafka is sarama's.
+// Messages under one key must go to the same partition from the application and from the job, or
+// they lose their order. Watermill's publisher for Kafka is sarama's.
 func TestKafkaPartitionsByKeyAsWatermillOrAsJava(t *testing.T) {
 	t.Parallel()
 	sarama := func(key string, partitions int32) int32 { // its hashPartitioner

@@ -34,14 +34,14 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// carrier is a broker under load: what is published through publisher arrives at consume's
-// handle, whose nil acknowledges it.
+// carrier is a broker under load. Messages go in through publisher and arrive at consume's handle;
+// it acknowledges them by returning nil.
 type carrier struct {
 	driver    string
 	dsn       string // the job's
 	server    *testdb.Server
 	publisher message.Publisher
-	// topic is what the group consumes, both what another group gets too.
+	// topic is consumed by the group, both also by another group.
 	topic, both string
 	// consume consumes in a group until ctx ends.
 	consume func(ctx context.Context, group string, handle func(*message.Message) error)
@@ -284,7 +284,7 @@ func onRabbitMQ(t *testing.T) *carrier {
 		must(t, ch.QueueBind(bound[0], "", bound[1], false, nil))
 	}
 	must(t, conn.Close())
-	// Killed, it would forget what was just declared.
+	// A kill would lose the latest declarations.
 	server.Stop()
 	server.Start()
 	dsn := server.DSN() + "?topic=exchange"

@@ -18,7 +18,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// newStream makes a stream, over a connection that the test keeps open.
+// newStream makes a stream over a connection of the test.
 func newStream(t *testing.T, server *testdb.Server, cfg jetstream.StreamConfig, opts ...nats.Option) jetstream.Stream {
 	t.Helper()
 	nc, err := nats.Connect(server.DSN(), opts...)
@@ -57,7 +57,7 @@ func TestJobPublishesToJetStream(t *testing.T) {
 	}
 }
 
-// What NATS never takes is parked by the first try, and known not to be applied, so that an
+// A message that NATS can never take is parked by the first try, known to be unapplied, so that an
 // operator can amend it.
 func TestMessageThatNATSCannotTakeAsItIsIsParkedAtOnce(t *testing.T) {
 	t.Parallel()
@@ -73,8 +73,8 @@ func TestMessageThatNATSCannotTakeAsItIsIsParkedAtOnce(t *testing.T) {
 	wantNoDoubt(t, log)
 }
 
-// JetStream drops a second message of a Nats-Msg-Id and says that it took it. A publisher that
-// sends the UUID as one must not be the one to publish a parked message again.
+// JetStream drops a repeated Nats-Msg-Id and reports success. So a publisher that sends the UUID as
+// that id must not publish a parked message again.
 func TestParkedMessageIsNotDroppedAsADuplicate(t *testing.T) {
 	t.Parallel()
 	server, log := testdb.PrivateNATS(t), txlog.NewMemory()

@@ -209,7 +209,7 @@ func TestEntriesAreListedByEachFilter(t *testing.T) {
 	}
 }
 
-// confirming answers yes, after what it does first.
+// confirming runs first and then answers yes.
 type confirming struct{ first func() }
 
 func (c confirming) Read(p []byte) (int, error) {

@@ -12,8 +12,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// renamed is a harness with a log, a target whose column was renamed, and an entry that
-// was written before.
+// renamed is a harness with a log, a target after renaming a column, and an entry from before that.
 func renamed(t *testing.T, db testdb.DB) (*harness, *txlog.SQLStorage, *txlog.Unit, testdb.DB) {
 	t.Helper()
 	st := newLog(t)
@@ -162,7 +161,7 @@ func TestOneAmendmentIsForAllEntriesOfAKind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What rehearse prints, and not what kinds does, is one text.
+	// The kind from rehearse selects one text, unlike those from kinds.
 	var kinds []ops.Kind
 	if r := h.run(t, "kinds", "-o", "json"); json.Unmarshal([]byte(r.out), &kinds) != nil || len(kinds) != 1 {
 		t.Fatal(r)
@@ -203,7 +202,7 @@ func TestOneAmendmentIsForAllEntriesOfAKind(t *testing.T) {
 	}
 	h.run(t, append([]string{"retry"}, strings.Fields(paste)...)...).want(t, 0, "2 entries of 2 due now\n")
 
-	// Standard input holds what a command line would show.
+	// Standard input hides values that a command line would show.
 	h.In = strings.NewReader("[4712]\n")
 	if r := h.run(t, "amend", first.ID, "--sql", "@"+sql, "--parameters", "-", "--reason", "x", "--yes"); r.status != 0 {
 		t.Errorf("parameters from standard input: %+v", r)

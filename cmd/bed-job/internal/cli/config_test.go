@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/cases"
 )
 
-// password stands in every configuration of these tests that can hold one.
+// password is in every configuration of these tests, if possible.
 const password = "s3cr3t-Pa55"
 
 func env(vars map[string]string) func(string) (string, bool) {

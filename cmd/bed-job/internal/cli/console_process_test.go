@@ -15,7 +15,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// listens reads where the process serves its console.
+// listens reads the address of the process's console.
 func (p *process) listens(t *testing.T) (url string) {
 	t.Helper()
 	for line := range p.lines {
@@ -68,7 +68,7 @@ func TestTheConsoleIsServedByRunAndAlone(t *testing.T) {
 				t.Errorf("%s: %s: %d %.200s", command, path, status, body)
 			}
 		}
-		// A page that follows what changes holds nobody up.
+		// A page with live updates holds nothing up.
 		r, err := http.Get(url + "/events")
 		if err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ func TestTheConsoleOfSeveralLogsLeadsToEach(t *testing.T) {
 	}
 }
 
-// Only run makes a log: a console of a misspelt one would show that all is well.
+// Only run makes a log: the console of a misspelt log would show that all is well.
 func TestTheConsoleMakesNoLog(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// desk is a harness whose configuration names a data source.
+// newDesk makes a harness with a data source in its configuration.
 func newDesk(t *testing.T) (*harness, *txlog.SQLStorage) {
 	t.Helper()
 	st := newLog(t)
@@ -190,7 +190,7 @@ func TestListAndShowSayWhenDue(t *testing.T) {
 	}
 }
 
-// Whoever else holds the log's lock, the command ends.
+// No matter which client holds the log's lock, the command ends.
 func TestLockedLogIsReportedByEveryAction(t *testing.T) {
 	h, st := newDesk(t)
 	id := fill(t, st, 1, "a", false)[0]

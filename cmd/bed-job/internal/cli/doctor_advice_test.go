@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// account makes an account for a database, with rights, and the DSN that uses it.
+// account makes an account with rights on a database, and returns its DSN.
 func account(t *testing.T, db testdb.DB, attributes string, rights ...string) testdb.DB {
 	t.Helper()
 	pool := db.Open(t)
@@ -46,7 +46,7 @@ func account(t *testing.T, db testdb.DB, attributes string, rights ...string) te
 	return db
 }
 
-// withReceipts is account for a target that has bed's tables.
+// withReceipts is account for a target with bed's tables.
 func withReceipts(t *testing.T, db testdb.DB, rights ...string) testdb.DB {
 	t.Helper()
 	text, err := attempt.TargetSchema(db.Driver)

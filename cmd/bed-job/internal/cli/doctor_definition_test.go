@@ -44,7 +44,7 @@ func receiptTableIn(t *testing.T, in *installed, db testdb.DB) {
 	in.exec(db, text)
 }
 
-// definitions are tables that are not what their schema says, of each kind of database.
+// definitions are tables that differ from their schemas, for each kind of database.
 func definitions(driver string) []wrongSetUp {
 	log := func(name, check, remedy string, by map[string][]string) wrongSetUp {
 		return wrongSetUp{name: name, check: check, remedy: remedy, log: by[driver]}
@@ -116,7 +116,7 @@ func definitions(driver string) []wrongSetUp {
 	)
 }
 
-// notThere are databases that a DSN does not lead to.
+// notThere are databases missing at their DSNs.
 func notThere(driver string) []wrongSetUp {
 	replaced := func(in *installed, log bool, old, by string) {
 		if log {

@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// A cluster, a standby, and servers that only speak another's protocol: what doctor says
-// of them, and that it says nothing of them when they are right.
+// This file tests doctor on a cluster, a standby, and servers with another's protocol: its findings
+// there, and its silence if they are right.
 
 // only leaves one data source, there.
 func only(db testdb.DB) func(*testing.T, *installed) {
@@ -22,7 +22,7 @@ func only(db testdb.DB) func(*testing.T, *installed) {
 func TestDoctorLooksAtGaleraClusters(t *testing.T) {
 	c := testdb.Galera(t, 3, func(int) []string { return nil })
 	logs, targets := c.DB(t), c.DB(t)
-	// The DSN of a node asks it to wait until it has seen what others committed.
+	// The node's DSN makes reads wait for the others' commits.
 	seeing := func(db testdb.DB) testdb.DB { return with(db, "wsrep_sync_wait=1") }
 	in := install(t, seeing(logs[0]), map[string]testdb.DB{"orders": seeing(targets[0])})
 	in.right()
@@ -30,7 +30,7 @@ func TestDoctorLooksAtGaleraClusters(t *testing.T) {
 	in.sources["orders"] = targets[0]
 	in.wrong("galera", "wsrep_sync_wait=1")
 
-	// A node that is cut off answers no SELECT; SHOW says why.
+	// A node cut off from its cluster refuses SELECT; SHOW gives the reason.
 	in.sources["orders"] = seeing(targets[1])
 	in.right()
 	c.Nodes[1].Isolate()
@@ -69,7 +69,7 @@ func TestDoctorReportsServersThatOnlySpeakPostgreSQL(t *testing.T) {
 		t.Run(product, func(t *testing.T) {
 			in := install(t, server.DB(t), map[string]testdb.DB{"orders": server.DB(t)})
 			in.right()
-			// A PostgreSQL whose version() says what theirs says.
+			// This is a PostgreSQL with another product's version().
 			db := in.sources["orders"]
 			in.exec(db, "CREATE FUNCTION version() RETURNS text LANGUAGE sql AS $$ SELECT '"+version+"'::text $$",
 				"ALTER DATABASE \""+db.Name+"\" SET search_path = public, pg_catalog")

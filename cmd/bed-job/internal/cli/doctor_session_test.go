@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Entries say what session their application has; doctor makes one such.
+// Entries name their application's session; doctor opens such a session.
 func TestDoctorFindsASessionTheJobCannotHave(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

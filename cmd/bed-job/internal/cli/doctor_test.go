@@ -16,13 +16,13 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// installed is an installation that is right until a test breaks it.
+// installed is a correct installation, until a test breaks it.
 type installed struct {
 	t   *testing.T
 	log testdb.DB
-	// sources are the data sources by name, with what drivers and DSNs the file gives them.
+	// sources are the data sources by name, with their drivers and DSNs in the file.
 	sources map[string]testdb.DB
-	// logDSN is where the file says the log is, if not where it is.
+	// logDSN is the log's address in the file, if it differs from the real one.
 	logDSN string
 	// job is the text of jobConfig.
 	job string
@@ -102,7 +102,7 @@ func (in *installed) right() {
 	}
 }
 
-// wrong wants exactly one thing found, by its check, and a remedy that says a word.
+// wrong expects exactly one finding, by its check, and a word in its remedy.
 func (in *installed) wrong(check, remedy string) {
 	in.t.Helper()
 	in.wrongFor(app{}, check, remedy)
@@ -179,7 +179,7 @@ func oldEntry(t *testing.T, in *installed, change func(*txlog.Unit)) {
 	}
 }
 
-// withoutOrder gives a target the table of receipts alone, and an account that creates nothing.
+// withoutOrder gives a target only the table of receipts, and an account that cannot create tables.
 func withoutOrder(t *testing.T, in *installed, admin testdb.DB) {
 	t.Helper()
 	receiptTableIn(t, in, in.sources["orders"])
@@ -225,7 +225,7 @@ func anywhere() []wrongSetUp {
 	}
 }
 
-// memory is a target whose clock is this process's, for a comparison with the log's.
+// memory is a target on this process's clock, for comparison with the log's.
 func memory(in *installed) testdb.DB {
 	path := filepath.Join(in.t.TempDir(), "target.db")
 	db := testdb.DB{Driver: "sqlite", DSN: "file:" + path + "?_pragma=busy_timeout(5000)", Name: path}
@@ -339,13 +339,13 @@ func TestDoctorReportsAnOutdatedServer(t *testing.T) {
 	c.run(t, server.DB(t), func() testdb.DB { return server.DB(t) })
 }
 
-// onlyLogThere leaves the log on the server alone, so that what is wrong with the server is
-// found once; the target is a file.
+// onlyLogThere leaves only the log on the server, so that each problem of the server is found once;
+// the target is a file.
 func onlyLogThere(_ *testing.T, in *installed) {
 	in.sources = map[string]testdb.DB{"file": memory(in)}
 }
 
-// another is a further target that is right.
+// another adds a correct target.
 func (in *installed) another(db testdb.DB) testdb.DB {
 	in.exec(db, "CREATE TABLE account (id INT PRIMARY KEY)")
 	return db
@@ -365,7 +365,7 @@ func (in *installed) limitedTarget(admin testdb.DB, grants ...string) {
 	in.sources["orders"] = in.as(admin, in.sources["orders"], grants...)
 }
 
-// as gives a database as an account sees it that has these rights there.
+// as returns a database as seen by an account with these rights there.
 func (in *installed) as(admin, db testdb.DB, grants ...string) testdb.DB {
 	in.t.Helper()
 	if db.Driver == "postgres" {
@@ -389,7 +389,7 @@ func (in *installed) as(admin, db testdb.DB, grants ...string) testdb.DB {
 func TestDoctorAcceptsADefaultMariaDBWithoutBinaryLog(t *testing.T) {
 	server := testdb.PrivateMariaDB(t, "--max-connections=151")
 	install(t, server.DB(t), map[string]testdb.DB{"orders": server.DB(t)}).right()
-	// Sync_binlog is 0 there by default, which loses nothing of a log that is not written.
+	// sync_binlog is 0 there by default. A log without writes loses nothing by that.
 	in := install(t, server.DB(t), map[string]testdb.DB{"orders": server.DB(t)})
 	admin := server.DB(t)
 	in.limited(admin, "SELECT, INSERT, UPDATE, DELETE ON transaction_log", "SELECT, INSERT, UPDATE, DELETE ON bed_log")

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// hasher runs commands that need no configuration.
+// hasher runs commands without a configuration.
 type hasher struct{ app }
 
 func (h *hasher) run(t *testing.T, args ...string) run {

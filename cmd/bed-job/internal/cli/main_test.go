@@ -81,7 +81,7 @@ func (r run) want(t *testing.T, status int, out string) {
 	}
 }
 
-// newLog makes a log in a file, with which an operator can work.
+// newLog makes a log in a file, for an operator to work with.
 func newLog(t *testing.T) *txlog.SQLStorage {
 	t.Helper()
 	st, err := txlog.Open(t.Context(), "sqlite", "file:"+filepath.Join(t.TempDir(), "log.db"), txlog.WithoutActivity())

@@ -20,7 +20,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// What operators do with entries they do with messages, but for trying them.
+// Operators can do to messages what they do to other entries, except trying them.
 func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivateNATS(t)

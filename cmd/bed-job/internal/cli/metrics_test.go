@@ -16,7 +16,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A job with a console tells Prometheus what it delivers and what the log holds.
+// A job with a console reports its deliveries and the log's content to Prometheus.
 func TestARunningJobServesItsMetrics(t *testing.T) {
 	dir := t.TempDir()
 	log := testdb.DB{Driver: "sqlite", DSN: "file:" + filepath.Join(dir, "log.db")}

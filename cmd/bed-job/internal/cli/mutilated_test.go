@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A usable file, piece by piece, for what is done to it.
+// This is a usable file, to be cut piece by piece.
 const wholeFileToCut = `# job
 x-common: &db {driver: sqlite, dsn: "file:DIR/a.db"}
 targetDataSource:
@@ -28,7 +28,7 @@ console:
   users: [{name: ann, passwordHash: "x", role: read}]
 `
 
-// runOn runs a command on a configuration, and reports a panic as what it is.
+// runOn runs a command on a configuration, and reports a panic as such.
 func runOn(t *testing.T, file string, args ...string) (status int, said string) {
 	t.Helper()
 	defer func() {

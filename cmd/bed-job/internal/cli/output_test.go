@@ -313,8 +313,8 @@ func TestALogThatFailsIsAnError(t *testing.T) {
 	}
 }
 
-// What counts is the later of the next try and the age that the job wants, told
-// by the log's clock; but an operator's retry overrides the age.
+// The later of the next try and the age required by the job counts, by the log's clock. An
+// operator's retry overrides the age.
 func TestListShowsTheTimeThatReallyCounts(t *testing.T) {
 	ahead := noon.Add(24 * time.Hour) // the log's clock
 	unit := func(id string, change func(*txlog.Unit)) *txlog.Unit {

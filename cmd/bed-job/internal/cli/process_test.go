@@ -33,8 +33,7 @@ func newStage(t *testing.T) *stage {
 	dir := t.TempDir()
 	s := &stage{config: filepath.Join(dir, "bed-job.yaml"), file: filepath.Join(dir, "target.db")}
 	logFile := filepath.Join(dir, "log.db")
-	// A target that waits long for a lock: a delivery to it is in flight for
-	// as long as a test holds the lock.
+	// This target waits long for a lock, so that a delivery to it runs while a test holds the lock.
 	write(t, s.config, fmt.Sprintf(`targetDataSource:
   target: {driver: sqlite, dsn: "file:%s?mode=rw&_pragma=busy_timeout(60000)"}
 transactionLogDataSource: {driver: sqlite, dsn: %q}
@@ -55,7 +54,7 @@ jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis:
 	return s
 }
 
-// promise adds a unit to the log that the job may deliver.
+// promise adds a due unit to the log.
 func (s *stage) promise(t *testing.T, dataSource, query string) string {
 	t.Helper()
 	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource, Statements: []txlog.Statement{{SQL: query}}, Lease: txlog.Lease{Token: "t"}}
@@ -253,7 +252,7 @@ func TestRepeatedSignalCountsOnce(t *testing.T) {
 	}
 }
 
-// cutOff is a log one of whose idle connections was cut.
+// cutOff is a log with a broken idle connection.
 type cutOff struct{ txlog.Storage }
 
 func (cutOff) Close() error { return errors.New("write: broken pipe") }
@@ -353,7 +352,7 @@ func TestNoCommandPrintsAPassword(t *testing.T) {
 				t.Errorf("%s printed the password:\n%s%s", args, r.out, r.err)
 			}
 		}
-		// An unreachable target behind a log that is there.
+		// The log is available, and the target unreachable.
 		s := newStage(t)
 		s.promise(t, "a", "INSERT INTO a VALUES (1)")
 		text, err := os.ReadFile(s.config)

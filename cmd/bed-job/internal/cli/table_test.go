@@ -49,7 +49,7 @@ func TestNoTableIsWiderThanItsTerminal(t *testing.T) {
 				}
 			}
 		}
-		// What is read by a program is not cut.
+		// Output for programs is not cut.
 		h.OutTTY, h.Width = false, nil
 		if r := h.run(t, strings.Fields(args)...); strings.Contains(r.out, "…") {
 			t.Errorf("%s is cut where no terminal is: %s", args, r.out)

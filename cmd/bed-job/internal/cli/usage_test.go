@@ -172,7 +172,7 @@ func TestDemoFitsOneScreenWidthAnd120Lines(t *testing.T) {
 		}
 		for line := range strings.Lines(out.String()) {
 			plain := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(strings.TrimSuffix(line, "\n"), "")
-			// A word that is wider by itself, such as a path, stays whole.
+			// A single long word, such as a path, stays whole.
 			if n := utf8.RuneCountInString(plain); n > limit && len(strings.Fields(plain)) > 1 {
 				t.Errorf("on %d columns a line has %d: %s", width, n, plain)
 			}

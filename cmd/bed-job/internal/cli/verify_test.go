@@ -21,7 +21,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// verifying is a log in memory and a harness whose configuration has targets.
+// verifying is a log in memory and a harness with targets in its configuration.
 type verifying struct {
 	*harness
 	log *txlog.Memory
@@ -40,7 +40,7 @@ func targetLine(name string, db testdb.DB) string {
 	return fmt.Sprintf("  %s: {driver: %s, dsn: %q}\n", name, db.Driver, db.DSN)
 }
 
-// add logs a unit that waits, with a receipt; change may be nil.
+// add logs a waiting unit with a receipt; change may be nil.
 func (v *verifying) add(t *testing.T, dataSource string, change func(*txlog.Unit)) *txlog.Unit {
 	t.Helper()
 	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource, Lease: txlog.Lease{Token: "t"},
@@ -58,7 +58,7 @@ func (v *verifying) add(t *testing.T, dataSource string, change func(*txlog.Unit
 	return u
 }
 
-// verdicts runs list --verify and gives what it says of each id.
+// verdicts runs list --verify and returns the verdict of each id.
 func (v *verifying) verdicts(t *testing.T) map[string]unitView {
 	t.Helper()
 	r := v.run(t, "list", "--verify", "-o", "json")
@@ -126,7 +126,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		plain := v.add(t, "target", func(u *txlog.Unit) { u.Receipt = "" })
-		// It is looked for in a session with the entry's settings, if there can be one.
+		// The receipt is looked up in a session with the entry's settings, if possible.
 		elsewhere := v.add(t, "target", func(u *txlog.Unit) { u.Settings = "search_path=elsewhere" })
 		inSession, whyNot := ops.NotApplied, "not applied: retry applies it once"
 		if db.Driver == testdb.DriverMySQL {
@@ -194,7 +194,7 @@ func TestALeasedLogIsNotAppliedYet(t *testing.T) {
 	}
 }
 
-// meanwhile is a log whose units are delivered while the targets are asked.
+// meanwhile is a log whose units are delivered during the questions to the targets.
 type meanwhile struct{ txlog.Storage }
 
 func (meanwhile) Missing(_ context.Context, ids []string) ([]string, error) { return ids, nil }
@@ -292,7 +292,7 @@ func TestHungTargetsAreAskedOnceInParallel(t *testing.T) {
 
 func TestALockedTargetHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	// In SQLite's default journal mode a writer that commits locks readers out.
+	// In SQLite's default journal mode a committing writer locks readers out.
 	file := filepath.Join(t.TempDir(), "target.db")
 	pool, err := sql.Open("sqlite", file)
 	if err != nil {

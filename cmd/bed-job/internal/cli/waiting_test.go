@@ -46,7 +46,7 @@ func silentServer(t *testing.T) (addr string) {
 	return l.Addr().String()
 }
 
-// logsAt are the logs that a configuration can name at an address.
+// logsAt are the possible logs at an address.
 func logsAt(addr string) map[string]string {
 	return map[string]string{
 		"mysql":    "root:s3cr3t-Pa55@tcp(" + addr + ")/bed",
@@ -192,7 +192,7 @@ func TestLogThatLacksColumnsIsNotRetried(t *testing.T) {
 	}
 }
 
-// A driver whose dial ends by the clock answers before the context's timer fires.
+// Some drivers' dials end by the clock, before the context's timer fires.
 func TestLogTimeoutsAreNamedBeforeTheContextEnds(t *testing.T) {
 	t.Parallel()
 	log := boundedLog{source: dataSource{driver: "mysql", dsn: "root@tcp(127.0.0.1:1)/bed"}, within: time.Millisecond}

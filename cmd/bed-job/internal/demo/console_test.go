@@ -39,7 +39,7 @@ func TestDemoLeavesItsStuckEntryInAConsole(t *testing.T) {
 	}
 }
 
-// jobsOf counts the jobs that the console lists of the log in a configuration.
+// jobsOf counts the jobs that the console lists for the log of a configuration.
 func jobsOf(ctx context.Context, t *testing.T, configuration string) int {
 	t.Helper()
 	_, dsn, _ := strings.Cut(configuration, "transactionLogDataSource: {driver: sqlite, dsn: ")

@@ -16,7 +16,7 @@ import (
 	"github.com/bedsql/bed/internal/test/leaks"
 )
 
-// The test binary is also the application that the demo kills.
+// The test binary is also the application killed by the demo.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(ApplicationVariable); dir != "" {
 		if err := Application(context.Background(), dir); err != nil {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(leaks.Patient(m))
 }
 
-// noBedJob stands for bed-job where a test is not about it.
+// noBedJob replaces bed-job in tests of other things.
 func noBedJob(context.Context, io.Writer, ...string) int { return 0 }
 
 func TestDemoShowsAllOutcomesAndTheBooksBalance(t *testing.T) {
