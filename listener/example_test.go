@@ -6,7 +6,7 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-// Somebody is to hear of each write that only an operator can help.
+// The operator should hear of each write that needs help.
 func ExampleBus_Subscribe() {
 	bus := listener.NewBus(nil) // for bedsql.Config.Bus and asyncjob.Config.Bus
 	heard := make(chan listener.Event)
@@ -17,7 +17,7 @@ func ExampleBus_Subscribe() {
 	})
 	defer sub.Close()
 
-	// What the wrapped driver and the job do.
+	// The wrapped driver and the job publish such events.
 	bus.Publish(listener.Event{Type: listener.ExecuteFailure, DataSource: "orders"})
 	bus.Publish(listener.Event{Type: listener.Parked, DataSource: "ledger"})
 

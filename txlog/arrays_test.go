@@ -11,8 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// oddText gives a text of what is special in a list of values of some kind or
-// looks like nothing at all.
+// oddText returns a text that is special in some kind of value lists, or resembles no value.
 func oddText(r *rand.Rand) string {
 	special := []string{`"`, `\`, `{`, `}`, `,`, `'`, ` `, "\n", "\t", `NULL`, `null`, `$1`, `?`, `::`, `é`, `漢`, "\x7f", "a", "0", ";--"}
 	var b strings.Builder
@@ -27,7 +26,7 @@ func TestUnitsWrittenTogetherComeBackIntact(t *testing.T) {
 		s := open(t, db, oneWrite)
 		for seed := range uint64(12) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			// Of what all of them have in common each round keeps other parts.
+			// Each round keeps different parts in common.
 			same := func(common bool, f func() string) func() string {
 				if !common {
 					return f

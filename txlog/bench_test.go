@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// What a delivered DML costs in the log: it is added and removed, by one
-// caller and by many, at the server and a round trip of 1 ms away from it.
+// This is the log's cost of a delivered DML: one addition and one removal, by one caller and by
+// many, next to the server and at a round trip of 1 ms.
 func BenchmarkAddRemove(b *testing.B) {
 	for _, fresh := range []func(testing.TB) testdb.DB{testdb.MySQL, testdb.Postgres, testdb.SQLite} {
 		db := fresh(b)

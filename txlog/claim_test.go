@@ -9,8 +9,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// The lock under which due rows are found saves waiting. Where it is none (TiDB), or
-// another node grants the same one (Galera), the condition of the UPDATE decides.
+// The lock for finding due rows only saves waiting. Without an effective lock (TiDB), or with the
+// same lock granted by another node (Galera), the UPDATE's condition decides.
 func TestNoUnitIsClaimedTwiceWithoutEffectiveLocks(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -45,9 +45,8 @@ func plan(t *testing.T, pool *sql.DB, f Flavor, sh shape, args ...any) string {
 	return text.String()
 }
 
-// Rows that are parked, and those of a data source that is down, must not make
-// the claims of another one dearer: the index leads past them, and gives the
-// order, so that nothing is sorted.
+// Parked rows, and rows of a data source that is down, must not make claims for another one more
+// expensive. The index skips them and provides the order, without a sort.
 func TestClaimReadsOnlyDueRowsInIndexOrder(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -58,8 +57,8 @@ func TestClaimReadsOnlyDueRowsInIndexOrder(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		pool := db.Open(t)
 		f := s.db.backend.Flavor
-		// Thousands of rows each that are parked, of another data source, or not
-		// due, and some that are.
+		// There are thousands each of parked rows, rows of another data source, and rows not yet
+		// due, and a few due ones.
 		quoted := f.Text("{sql}")
 		seed := "INSERT INTO transaction_log (id, transaction_type, data_source, " + quoted + ", parameters, creation_time, async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, parked) " +
 			"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) " +

@@ -46,14 +46,14 @@ func TestEachColumnNamesTheStatementsThatChangeIt(t *testing.T) {
 	}
 }
 
-// read reads what stands in a column.
+// read reads the content of a column.
 func read(column string, f func(*reading, sql.NullString)) reading {
 	r := reading{unit: &Unit{}}
 	f(&r, sql.NullString{String: column, Valid: true})
 	return r
 }
 
-// What a writer keeps is read as it was.
+// A writer's values are read unchanged.
 func FuzzWhatIsKeptInAColumnIsReadAsItWas(f *testing.F) {
 	f.Add("UPDATE t SET n = 1", `[1]`, "time_zone=UTC", "app.bed_receipt", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Add("-- base64 x", `[]`, `{"settings":"`, "a\"\\\n", "\u2028")
@@ -86,7 +86,7 @@ func FuzzWhatIsKeptInAColumnIsReadAsItWas(f *testing.F) {
 	})
 }
 
-// A job that does not know requirements takes what it finds for the parameters.
+// A job without support for requirements reads them as parameters, and fails.
 func TestOlderJobsCannotReadRequiredParameters(t *testing.T) {
 	for _, s := range []Statement{
 		{Required: Exactly(1)}, {Required: AtLeast(2), Params: `[{"int64":"1"}]`}, {Required: Exactly(0), Prepared: true},
@@ -103,8 +103,8 @@ func TestOlderJobsCannotReadRequiredParameters(t *testing.T) {
 	}
 }
 
-// What anybody wrote into a column is refused or means one thing: written again
-// and read again it is the same.
+// Any content of a column is either refused or unambiguous: writing and reading it again gives the
+// same.
 func FuzzWhatIsFoundInAColumnMeansOneThing(f *testing.F) {
 	for _, column := range []string{
 		"UPDATE t SET n = 1", "-- base64 ", "-- base64 AA==", "-- base64 LS0gYmFzZTY0IA==", "-- base64 A\nA==", "time_zone=UTC", `{"settings":"a"}`, `{"settings":"a","receipts":"b","traceparent":"c"}`,

@@ -21,7 +21,7 @@ func (silent) Connect(ctx context.Context) (driver.Conn, error) {
 	return nil, errSilent
 }
 
-// database/sql opens connections for those who wait without any context of theirs.
+// database/sql opens connections for waiting callers without a context of theirs.
 func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
 	t.Parallel()
 	db := openDatabase(Backend{Flavor: FlavorPostgres}, silent{}, 1)

@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// eachEndRefused runs f on a log of one connection, where refuse has the next
-// COMMIT or ROLLBACK answered with an error that leaves the transaction open.
+// eachEndRefused runs f on a log with one connection. refuse makes the next COMMIT or ROLLBACK fail
+// and leave the transaction open.
 func eachEndRefused(t *testing.T, f func(t *testing.T, s *txlog.SQLStorage, rows func() int, refuse func(text string))) {
 	t.Helper()
 	for _, c := range []struct {
@@ -33,7 +33,7 @@ func eachEndRefused(t *testing.T, f func(t *testing.T, s *txlog.SQLStorage, rows
 	}
 }
 
-// large is a unit that takes a local transaction of several statements.
+// large is a unit that needs a local transaction of several statements.
 func large() *txlog.Unit { return unit(slices.Repeat([]string{"UPDATE a"}, 300)...) }
 
 func TestLogConnectionWithRefusedCommitIsNotReused(t *testing.T) {
@@ -78,8 +78,8 @@ func TestLogConnectionWithRefusedRollbackIsNotReused(t *testing.T) {
 	})
 }
 
-// A driver's transaction takes no context: an answer that never comes, behind a
-// firewall that forgot the connection, must hold nobody for longer than his own.
+// A driver's transaction takes no context. A lost answer, behind a firewall that forgot the
+// connection, must delay each caller only within his own deadline.
 func TestUnansweredEndOfALogTransactionHoldsNobody(t *testing.T) {
 	t.Parallel()
 	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t)} {

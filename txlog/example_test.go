@@ -12,8 +12,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// The log is opened once and given to bedsql.Config; what waits in it can be
-// looked at.
+// Open the log once, and pass it to bedsql.Config. Its waiting entries can be listed.
 func ExampleOpen() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "bed-example")
@@ -23,7 +22,7 @@ func ExampleOpen() {
 	check(err)
 	defer storage.Close()
 
-	// What a wrapped driver does before it runs a write.
+	// A wrapped driver does this before it runs a write.
 	check(storage.Add(ctx, time.Minute, &txlog.Unit{
 		ID: txlog.NewID(), DataSource: "orders",
 		Statements: []txlog.Statement{{SQL: "INSERT INTO orders VALUES ('o-1')"}},

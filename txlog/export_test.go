@@ -9,10 +9,10 @@ import (
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
-// Joining is what a test sees and holds of the writes that callers share.
+// Joining gives a test access to the shared writes of callers.
 type Joining struct {
 	q *groupcommit.Queue[content]
-	// kind is what it is about in a queue that may hold both.
+	// kind is the kind of request, in a queue for several kinds.
 	kind uint8
 }
 
@@ -48,8 +48,7 @@ func (g Joining) Limit() int { return g.q.State().Limit }
 // RoundTrip is the measured one; 0 while it is not known.
 func (s *SQLStorage) RoundTrip() time.Duration { return s.queue.State().RoundTrip }
 
-// Untold makes the log find out what it removed as on MySQL, whose DELETE
-// cannot tell.
+// NotReturning makes the log learn what it removed as on MySQL. There DELETE does not return rows.
 func (s *SQLStorage) NotReturning() { s.writer.returning = false }
 
 // ParamsColumn gives the column parameters of a statement.
@@ -68,7 +67,7 @@ func ReadParamsColumn(column string) (params string, prepared bool) {
 // Unlocked has claims find due rows without locking them.
 func (s *SQLStorage) Unlocked() { s.db.unlocked = true }
 
-// AddAgain repeats the write of a unit whose lease ends at deadline.
+// AddAgain repeats the write of a unit with this end of its lease.
 func (s *SQLStorage) AddAgain(ctx context.Context, u *Unit, deadline time.Time) error {
 	r, err := s.writer.addition(time.Hour, s.token, []*Unit{u})
 	if err != nil {
@@ -78,5 +77,5 @@ func (s *SQLStorage) AddAgain(ctx context.Context, u *Unit, deadline time.Time) 
 	return s.writer.write(ctx, []*request{r}, true)
 }
 
-// ForgetPacketLimit makes s know no limit, as if the server's were lowered after Open.
+// ForgetPacketLimit removes the known limit, as if the server's were lowered after Open.
 func (s *SQLStorage) ForgetPacketLimit() { s.writer.maxPacket = 0 }

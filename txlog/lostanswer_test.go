@@ -18,8 +18,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// lossy is SQLite behind a line that can break after a statement was carried
-// out and before its answer came.
+// lossy is SQLite behind a line that can break between running a statement and answering it.
 type lossy struct {
 	driver.Connector
 	lose  *atomic.Int32
@@ -48,8 +47,8 @@ type lossyConn struct {
 	inTx  bool
 }
 
-// BeginTx begins a transaction of which only the answer to COMMIT can be lost:
-// without it nothing is done.
+// BeginTx begins a transaction with an unreliable answer to COMMIT only. Before COMMIT no changes
+// take effect anyway.
 func (c *lossyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	tx, err := c.sqliteConn.BeginTx(ctx, opts)
 	if err != nil {
@@ -174,8 +173,8 @@ func TestUnansweredReleaseIsRepeatedAndCountsOnce(t *testing.T) {
 	}
 }
 
-// untilLost loses every answer from now on, and gives the context of a caller who goes when
-// the first is lost.
+// untilLost loses every answer from now on, and returns the context of a caller who leaves at the
+// first lost one.
 func untilLost(t *testing.T, lose *atomic.Int32) context.Context {
 	const all = 1 << 30
 	lose.Store(all)
@@ -236,16 +235,16 @@ func TestLogIsNotWrittenAgainAfterItsLease(t *testing.T) {
 	}
 }
 
-// asleep is a deadline that is an hour ahead by the monotonic clock and an hour ago
-// by the wall clock, as behind the sleep of a machine: nothing gives one but to
-// change the seconds in the first word of a time.
+// asleep is a deadline an hour ahead by the monotonic clock and an hour ago by the wall clock, as
+// after a machine's sleep. The only way to make one is to change the seconds in the first word of a
+// time.
 func asleep() time.Time {
 	t := time.Now().Add(time.Hour)
 	*(*uint64)(unsafe.Pointer(&t)) -= 2 * 3600 << 30
 	return t
 }
 
-// The lease is over, and what happened to the unit meanwhile is not its owner's doing.
+// The lease is over. Changes to the unit since then are not its owner's.
 func TestOwnerAfterASuspendClaimsNoOthersWork(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-asleep", errors.New("connection reset by peer"))
@@ -270,7 +269,7 @@ func TestOwnerAfterASuspendClaimsNoOthersWork(t *testing.T) {
 	}
 }
 
-// What others delivered and removed meanwhile would come back.
+// Otherwise entries delivered and removed by others meanwhile would come back.
 func TestLogIsNotWrittenAgainAfterASuspend(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

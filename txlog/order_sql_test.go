@@ -43,8 +43,8 @@ func openLog(t *testing.T, driver, dsn string) *SQLStorage {
 	return s
 }
 
-// claimReads gives how many rows the claim's statement reads on MariaDB, how many pages on
-// PostgreSQL, and by what SQLite looks for them.
+// claimReads returns the reads of the claim's statement: rows on MariaDB, pages on PostgreSQL, and
+// SQLite's way of finding rows.
 func claimReads(t *testing.T, pool *sql.DB, f Flavor) (n int, by string) {
 	t.Helper()
 	args := []any{"orders", int64(0), int64(1) << 60, int64(0), 10}
@@ -130,8 +130,8 @@ func plain(n int) []*Unit {
 	return units
 }
 
-// Idle keys go; those under which an entry is, be it a skipped one, stay, because the fence in
-// the target must stay for it.
+// Idle keys are purged. Keys with an entry stay, even with a skipped one, because the fence in the
+// target must stay for it.
 func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -155,9 +155,8 @@ func TestParametersOfEveryKindComeBackUnchanged(t *testing.T) {
 	roundTrip(t, all)
 }
 
-// storedForms are the files of every form in which parameters were ever stored,
-// the newest last, to which a new type adds lines. No line may be changed or
-// taken away.
+// storedForms are the files of all stored forms of parameters ever used, the newest last. Add lines
+// for a new type there. Never change or remove a line.
 var storedForms = []string{"params/1.txt"}
 
 func TestParametersAreReadAsTheyWereEverStored(t *testing.T) {
@@ -195,7 +194,7 @@ func TestParametersAreStoredInTheNewestForm(t *testing.T) {
 	cases.CheckText(t, storedForms[len(storedForms)-1], file)
 }
 
-// describe tells what the column parameters holds.
+// describe returns the content of the column parameters.
 func describe(t *testing.T, column string) string {
 	text, prepared := txlog.ReadParamsColumn(column)
 	args, err := txlog.DecodeParams(text)
@@ -343,8 +342,7 @@ func TestAnyParametersComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-// What can be read at all means one thing: written again and read again it is
-// the same.
+// Readable parameters are unambiguous: writing and reading them again gives the same.
 func FuzzDecodeParams(f *testing.F) {
 	for _, file := range storedForms {
 		for _, c := range cases.Read(f, file) {

@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// point is a type that only one driver knows.
+// point is a type known to only one driver.
 type point struct{ x, y int }
 
 var registerPoint = func() bool {

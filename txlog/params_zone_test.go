@@ -34,7 +34,7 @@ func TestTimeComesBackLocalWithoutMonotonicPart(t *testing.T) {
 	}
 }
 
-// Of a zone that its machine calls Local another machine knows no more than the abbreviation.
+// A zone named Local on its machine is known elsewhere only by its abbreviation.
 func TestLocalZoneIsKeptByItsAbbreviation(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// reached opens a log with that many units, each due a millisecond after the one
-// before, and claims the first as after many claims.
+// reached opens a log with that many units, each due a millisecond after the previous one, and
+// claims the first as after many claims.
 func reached(t *testing.T, db testdb.DB, units, claims int) (*SQLStorage, *sql.DB) {
 	t.Helper()
 	s, err := Open(t.Context(), db.Driver, db.DSN, WithMaxConns(2))
@@ -58,9 +58,8 @@ func claimSome(t *testing.T, s *SQLStorage, limit int) []*Unit {
 	return units
 }
 
-// A snapshot that is held in the log's database keeps the index entries of all that
-// was claimed since. A claim that began with these would be the slower the more
-// were claimed.
+// A long snapshot in the log's database keeps the index entries of all units claimed since. A claim
+// that started with these would get slower with each claim.
 func TestClaimSkipsClaimedRowsUnderAHeldSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, server := range []struct {
@@ -240,9 +239,9 @@ func TestReachStopsAtSettledRows(t *testing.T) {
 	}
 }
 
-// While a snapshot is held a look from the beginning reads all that was claimed
-// since. It must be rare enough not to show in the slowest hundredth of the claims
-// of a steady flow: 800 units a second for ten minutes.
+// During a snapshot, a look from the beginning reads everything claimed since. Such looks must be
+// too rare to show in the slowest hundredth of the claims of a steady flow: 800 units a second for
+// ten minutes.
 func TestSlowLooksAreRareAmongClaims(t *testing.T) {
 	t.Parallel()
 	const (

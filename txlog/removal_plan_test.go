@@ -37,7 +37,7 @@ func TestManyEntriesAreRemovedWithoutReadingTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A session tells what it did when it ends.
+	// A session's statistics appear at its end.
 	told := func(want int) (whole int) {
 		whole, deleted := scans(t, pool)
 		for end := time.Now().Add(time.Minute); deleted < want; whole, deleted = scans(t, pool) {
@@ -66,7 +66,7 @@ func TestManyEntriesAreRemovedWithoutReadingTheLog(t *testing.T) {
 	}
 }
 
-// lockRow holds a row of the log as somebody who is writing to it does.
+// lockRow locks a row of the log, like a client writing to it.
 func lockRow(t *testing.T, db testdb.DB, id string) *sql.Tx {
 	t.Helper()
 	tx, err := db.Open(t).Begin()
@@ -80,8 +80,8 @@ func lockRow(t *testing.T, db testdb.DB, id string) *sql.Tx {
 	return tx
 }
 
-// MariaDB would rather read a small log whole than a fifth of it by its ids, and
-// wait there for logs that others are just adding.
+// MariaDB would rather scan a small log than read a fifth of it by ids, and the scan would wait for
+// rows just being added.
 func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
@@ -154,8 +154,7 @@ func TestWorkOnOneUnitAwaitsNoOther(t *testing.T) {
 	}
 }
 
-// Where sql_safe_updates is set for every session, a DELETE with a hint is not
-// safe enough.
+// If sql_safe_updates is set for every session, it refuses a DELETE with a hint.
 func TestSafeUpdatesAreNoObstacle(t *testing.T) {
 	t.Parallel()
 	db := withSetting(testdb.MySQL(t), "sql_safe_updates=1")

@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// What a write to the log is made of is used again: a caller that left while its
-// write was under way must not find its units in another's.
+// Buffers of a write to the log are reused: a caller that leaves during its write must not find its
+// units in another's.
 func TestLeavingCallerTakesNothingFromTheOthers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

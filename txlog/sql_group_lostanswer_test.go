@@ -25,7 +25,7 @@ func TestSharedUnansweredWriteIsRecoveredForAll(t *testing.T) {
 			if n := rowCount(t, direct); n != rows {
 				t.Errorf("%d rows, want %d", n, rows)
 			}
-			// The one that another owner holds is lost, whatever became of the answer.
+			// The unit held by another owner is lost, regardless of the answer.
 			stale := *units[3]
 			stale.Lease.Token = txlog.NewID()
 			struck = cut(execute)
@@ -110,7 +110,7 @@ func TestExpiredMemberIsNotWrittenAgain(t *testing.T) {
 		if !errors.Is(err, txlog.ErrInDoubt) {
 			t.Errorf("got error %v, want ErrInDoubt", err)
 		}
-		// As if the job had delivered it meanwhile.
+		// This imitates a delivery by the job.
 		if _, err := direct.Exec("DELETE FROM transaction_log WHERE id = '" + units[0].ID + "'"); err != nil {
 			t.Error(err)
 		}
@@ -149,7 +149,7 @@ func TestUnitRecordsThatALateAddMayReturn(t *testing.T) {
 			if err := s.Remove(t.Context(), units...); err != nil {
 				t.Fatal(err)
 			}
-			// The network gives up what it had kept.
+			// The network releases the message.
 			send()
 			for end := time.Now().Add(time.Minute); len(missing(t, s, units...)) > 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {

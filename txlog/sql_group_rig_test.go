@@ -13,9 +13,8 @@ import (
 // oneWrite lets one joined write be under way at a time.
 var oneWrite = txlog.WithWritesInFlight(1, 1)
 
-// together calls f for each number below n at the same time, while the writes
-// are held, until that many requests are queued. wait lets them go and gives
-// the errors.
+// together holds the writes, calls f concurrently for each number below n, and waits until n
+// requests are queued. wait releases them and returns the errors.
 func together(t *testing.T, g txlog.Joining, n int, f func(i int) error) (wait func() []error) {
 	t.Helper()
 	release := g.Hold()

@@ -168,7 +168,7 @@ func TestCallerGivingUpBreaksNoSharedWrite(t *testing.T) {
 				if err := <-answered; !errors.Is(err, txlog.ErrInDoubt) {
 					t.Errorf("got error %v, want ErrInDoubt", err)
 				}
-				// A caller that is not waiting any more may write to its unit.
+				// A caller that has stopped waiting may write to its unit.
 				units[1].DataSource, units[1].Statements[0].SQL, units[1].Lease = "", "", txlog.Lease{}
 			}
 			attempts := sent()
@@ -247,7 +247,7 @@ func TestCloseWritesTheQueueAndRefusesTheRest(t *testing.T) {
 	})
 }
 
-// What callers learn of their writes is true, whoever gives up when.
+// The answers to callers are true, regardless of the moments at which they give up.
 func TestAnswersHoldWhenManyGiveUp(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -107,7 +107,7 @@ func TestCallersWaitForAnotherProcessOnSQLite(t *testing.T) {
 	}
 	mustAll(t, removed)
 	gone := missing(t, s, append(old, units...)...)
-	// What its caller left is in doubt, or was not written.
+	// A write left by its caller is in doubt, or was not made.
 	delete(gone, units[2].ID)
 	if len(gone) != len(old) {
 		t.Errorf("missing are %v, want the %d removed units", gone, len(old))
@@ -143,7 +143,7 @@ func TestFullDiskRefusesSQLiteAddsButNotRemovals(t *testing.T) {
 	mustAdd(t, s, unit("UPDATE a"))
 }
 
-// withPragma gives the same database to connections that begin with a pragma.
+// withPragma returns the same database with a pragma for each new connection.
 func withPragma(db testdb.DB, pragma string) testdb.DB { return withSetting(db, "_pragma="+pragma) }
 
 // withSetting gives the same database by a DSN with one more setting.
@@ -247,7 +247,7 @@ func TestSharedSQLiteTransactionRecoversAddsAndRemovals(t *testing.T) {
 	}
 }
 
-// noRollback is SQLite whose transactions stay open when they are rolled back.
+// noRollback is SQLite with transactions that stay open after a rollback.
 type noRollback struct{ driver.Connector }
 
 func (c noRollback) Connect(ctx context.Context) (driver.Conn, error) {

@@ -52,7 +52,7 @@ func TestSQLiteAddsAndRemovalsShareATransaction(t *testing.T) {
 	}
 }
 
-// What a row holds does not depend on the way by which it came.
+// The content of a row does not depend on its way there.
 func TestUnitIsStoredAlikeAloneOrTogether(t *testing.T) {
 	t.Parallel()
 	s := open(t, testdb.SQLite(t))

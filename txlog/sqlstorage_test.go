@@ -271,7 +271,7 @@ func TestStatementExceedingThePacketIsRefusedAtOnce(t *testing.T) {
 	if err == nil || errors.Is(err, txlog.ErrInDoubt) || !strings.Contains(err.Error(), "max_allowed_packet") || len(err.Error()) > 1000 {
 		t.Errorf("got error %.1000v, want a refusal that names max_allowed_packet", err)
 	}
-	// What is below the limit fits, with all that is sent besides.
+	// A value below the limit fits, together with the rest of the message.
 	if err := s.Add(t.Context(), time.Minute, unit("UPDATE a", strings.Repeat("x", limit-4096))); err != nil {
 		t.Errorf("got error %.1000v", err)
 	}
@@ -377,8 +377,7 @@ func TestOwnerWithoutTokenOwnsNothing(t *testing.T) {
 	}
 }
 
-// A clock that was put back leaves units that were created, and are due, in its
-// future.
+// After a clock step backwards, creation and due times of units lie in the future.
 func TestRetriedUnitIsDueDespiteClockStep(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

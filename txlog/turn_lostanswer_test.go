@@ -22,7 +22,7 @@ func group(n int) (k, f *txlog.Unit) {
 	return k, f
 }
 
-// What may be noted of a decision does not keep it from being made.
+// A failure to record a decision does not prevent the decision.
 func TestDecisionsDoNotDependOnTheTableOfAttempts(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -51,7 +51,7 @@ func TestDecisionsDoNotDependOnTheTableOfAttempts(t *testing.T) {
 	})
 }
 
-// The answer to what decides a group is lost, and found out.
+// The answer to a decision about a group is lost, and the log finds out the outcome.
 func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	for name, fresh := range map[string]func(testing.TB) testdb.DB{"mysql": testdb.MySQL, "postgres": testdb.Postgres} {
@@ -109,7 +109,7 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Turning does not get in the way of those who remove, renew and claim the same units.
+// Compensating does not conflict with callers that remove, renew and claim the same units.
 func TestGroupsTurnWhileTheirUnitsAreWrittenTo(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// An answer that is kept with an idempotency key is refused or read, whatever
-// somebody made of it, and what is read means one thing.
+// A stored answer of an idempotency key is either refused or read, however it was tampered with,
+// and a readable one has one meaning.
 func FuzzAnAnswerThatIsKeptIsRefusedOrRead(f *testing.F) {
 	for _, text := range []string{
 		`{"statements":[{"rowsAffected":1,"insertId":9}]}`, `{"statements":[{"columns":["a","b"],"types":["INT","TEXT"],"values":["[1,\"x\"]","[2,null]"]}]}`,

@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// oneValue is a row with a value that no log can keep.
+// oneValue is a row with a value that cannot be logged.
 type oneValue struct {
 	value driver.Value
 	done  bool
@@ -28,7 +28,7 @@ func (r *oneValue) Next(dest []driver.Value) error {
 	return nil
 }
 
-// A request whose answer could not be given a second time must not be applied.
+// A request whose answer could not be repeated must not be applied.
 func TestUnstorableAnswerRefusesTheRequestUnsent(t *testing.T) {
 	t.Parallel()
 	rows, err := BufferWrite(new(delivery.Dialect), &oneValue{value: complex(1, 2)})

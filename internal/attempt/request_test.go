@@ -48,7 +48,7 @@ func TestARequestThatDiffersSaysInWhat(t *testing.T) {
 	}
 }
 
-// The digests that a receipt keeps cannot be made from guessed values without the caller's key.
+// Without the caller's key, guessed values do not reproduce the digests in a receipt.
 func TestReceiptKeepsNothingThatRevealsValues(t *testing.T) {
 	s := statement(t, "q", true)
 	digests := map[string]bool{}
@@ -79,7 +79,7 @@ func unitOf(statements ...txlog.Statement) *txlog.Unit {
 	return &txlog.Unit{Receipt: "key", Fingerprint: r.Fingerprint(), Statements: statements}
 }
 
-// receiptOf is the receipt that u leaves; an earlier version kept no more than the texts' prints.
+// receiptOf is the receipt of u; an earlier version kept only the texts' prints.
 func receiptOf(t *testing.T, f txlog.Flavor, u *txlog.Unit, earlier bool) *Found {
 	t.Helper()
 	var a Answer

@@ -27,8 +27,7 @@ func (r *cutRows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// Only io.EOF itself is the rows' end, as it is to database/sql: one that is
-// wrapped is the end of a connection.
+// Only io.EOF itself ends the rows, as in database/sql: a wrapped one means a broken connection.
 func TestABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
 	t.Parallel()
 	if rows, err := BufferWrite(new(delivery.Dialect), &cutRows{n: 2, err: io.EOF}); err != nil || len(rows.rows) != 2 {

@@ -22,7 +22,7 @@ import (
 
 const patience = 20 * time.Second
 
-// undoRig is a database with an account of 100, and a group whose one part adds 10.
+// undoRig is a database with an account of 100, and a group with a single part that adds 10.
 type undoRig struct {
 	db     testdb.DB
 	pool   *sql.DB
@@ -90,7 +90,7 @@ func (r *undoRig) undoOn(ctx context.Context, conn driver.Conn) attempt.Outcome 
 	return attempt.Undo(ctx, r.target.Dialect, conn, r.undo, r.kept)
 }
 
-// want says what the account holds, and whether the receipt is void and the group's.
+// want checks the balance, and whether the receipt is void and the group's.
 func (r *undoRig) want(t *testing.T, balance, void int) {
 	t.Helper()
 	var b, v int
@@ -104,7 +104,7 @@ func (r *undoRig) want(t *testing.T, balance, void int) {
 	}
 }
 
-// onServers runs f where an answer can be lost, or a lock waited for.
+// onServers runs f on servers, because only there answers can be lost and locks awaited.
 func onServers(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 	for name, fresh := range map[string]func(testing.TB) testdb.DB{"mysql": testdb.MySQL, "postgres": testdb.Postgres} {
 		t.Run(name, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestUndoWaitsForTheAttemptInFlight(t *testing.T) {
 	})
 }
 
-// The receipts are in a schema of their own, or where only their place leads.
+// The receipts are in another schema, or reachable only by their place.
 func TestUndoGoesByReceiptsThatAreElsewhere(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, db testdb.DB) {

@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// deafened is a log whose removals lose their first answer: it finds nothing
-// left when it repeats them, and goes by the lease for whose doing that is.
+// deafened is a log that loses the first answer to a removal. The repetition finds no entry, and
+// the lease decides whose removal it was.
 type deafened struct{ *journaled }
 
 func (s deafened) Remove(ctx context.Context, units ...*txlog.Unit) error {
@@ -42,8 +42,8 @@ func TestDoubtfulEntryIsSoughtUntilItsLeaseEnds(t *testing.T) {
 	})
 }
 
-// removesInTheEnd delivers a write whose entry, written alongside, comes late,
-// and looks whether it is gone after a while.
+// removesInTheEnd delivers a write with a late entry, written alongside, and checks after a while
+// that the entry is gone.
 func removesInTheEnd(t *testing.T, storage txlog.Storage, s *journaled, after time.Duration) {
 	t.Helper()
 	e := loggingDeliverer(storage)
@@ -58,7 +58,7 @@ func removesInTheEnd(t *testing.T, storage txlog.Storage, s *journaled, after ti
 	e.Close(t.Context())
 }
 
-// sql.DB.Close does not wait for the writes that are under way.
+// sql.DB.Close does not wait for running writes.
 func TestDoubtfulEntryIsSoughtAfterClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestDoubtfulEntryIsSoughtAfterClose(t *testing.T) {
 	})
 }
 
-// panicking is a log whose driver panics.
+// panicking is a log with a panicking driver.
 type panicking struct{ *journaled }
 
 func (panicking) Add(context.Context, time.Duration, ...*txlog.Unit) error { panic("log") }

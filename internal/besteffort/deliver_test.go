@@ -38,7 +38,7 @@ func (f funcs) Again(ctx context.Context, step Step) attempt.Outcome {
 	return attempt.Outcome{}
 }
 
-// asked records until when its callers say that they own a unit.
+// asked records the ends of leases claimed by its callers.
 type asked struct {
 	*txlog.Memory
 	deadlines []time.Time
@@ -54,8 +54,8 @@ func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) err
 	return s.Memory.Release(ctx, u, v)
 }
 
-// The log tells an owner's own removal, repeated after a lost answer, from
-// somebody else's by the lease: what it goes by must be the renewed one.
+// By the lease, the log tells an owner's repeated removal, after a lost answer, from another's
+// removal: it must know the renewed one.
 func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	t.Parallel()
 	refusal := errors.New("no")
@@ -96,12 +96,12 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	}
 }
 
-// overtaken is a log in which the job has taken the unit.
+// overtaken is a log in which the job has claimed the unit.
 type overtaken struct{ *txlog.Memory }
 
 func (overtaken) Remove(context.Context, ...*txlog.Unit) error { return txlog.ErrLeaseLost }
 
-// Whoever was slower than the job has no refusal: what the database said was about that.
+// A writer slower than the job has no refusal: the database's answer was about the race.
 func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	quiet := logrus.New()
@@ -163,7 +163,7 @@ func TestSilentLogDoesNotDelayADeliveredWrite(t *testing.T) {
 	e.Close(closing)
 }
 
-// repeating is a log that had to repeat its writes.
+// repeating is a log that repeats its writes.
 type repeating struct{ *txlog.Memory }
 
 func (r repeating) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
@@ -174,8 +174,8 @@ func (r repeating) Add(ctx context.Context, lease time.Duration, units ...*txlog
 	return err
 }
 
-// An attempt to write the log that was not answered may arrive after the log's
-// removal: what the job delivers then must meet its receipt.
+// An unanswered attempt to log the write may arrive after the removal. The job's delivery must then
+// meet the receipt.
 func TestReceiptStaysWhileItsEntryMayComeBack(t *testing.T) {
 	t.Parallel()
 	for name, storage := range map[string]txlog.Storage{"answered": txlog.NewMemory(), "repeated": repeating{txlog.NewMemory()}} {
@@ -201,8 +201,8 @@ func TestReceiptStaysWhileItsEntryMayComeBack(t *testing.T) {
 	}
 }
 
-// A log whose first INSERT may still be on its way could come back after a
-// refusal and be delivered: the receipt is voided first, so that it cannot.
+// If the log's first INSERT is still in flight, the entry could appear after a refusal and be
+// delivered. Voiding the receipt first prevents that.
 func TestRefusalIsReturnedIfLateEntriesAreHarmless(t *testing.T) {
 	t.Parallel()
 	for name, storage := range map[string]txlog.Storage{"answered": txlog.NewMemory(), "repeated": repeating{txlog.NewMemory()}} {
@@ -240,7 +240,7 @@ func TestRefusalIsReturnedIfLateEntriesAreHarmless(t *testing.T) {
 	}
 }
 
-// unconfirmed is a log that removes, and whose answers to that are lost.
+// unconfirmed is a log that removes entries and loses the answers.
 type unconfirmed struct {
 	*txlog.Memory
 	answers []error
@@ -308,7 +308,7 @@ func (s *leaving) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	return err
 }
 
-// unreleased is a log whose answers to what is said of units are lost.
+// unreleased is a log that loses the answers to reports on units.
 type unreleased struct{ *txlog.Memory }
 
 func (s unreleased) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
@@ -336,8 +336,8 @@ func TestWriteThatMayBeParkedPromisesNobody(t *testing.T) {
 	}
 }
 
-// A refusal that follows an attempt without an answer says nothing of it, and
-// inside a soft transaction nobody may decide that the write never will be applied.
+// A refusal after an unanswered attempt does not settle that attempt, and within a soft transaction
+// no one may decide that the write will never be applied.
 func TestSoftRefusalInDoubtIsParkedByNobody(t *testing.T) {
 	t.Parallel()
 	store, tries := txlog.NewMemory(), 0
@@ -385,14 +385,14 @@ func TestOnlyItsReceiptReportsKeyedRequestUnapplied(t *testing.T) {
 	}
 }
 
-// unrenewed is a log that renews no lease.
+// unrenewed is a log without renewals.
 type unrenewed struct{ *txlog.Memory }
 
 func (unrenewed) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog.Unit, error) {
 	return nil, errNoLog
 }
 
-// The job may have delivered it by then, so long ago that its receipt is gone.
+// By then the job may have delivered it, so long ago that its receipt is gone.
 func TestGroupUnitWithExpiredLeaseIsNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// full is a log that takes nothing.
+// full is a log that accepts no entries.
 type full struct{ *txlog.Memory }
 
 var errFull = errors.New("the log is full")

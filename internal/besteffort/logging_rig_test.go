@@ -18,13 +18,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// journaled is a log that takes its time and notes in which order it was asked
-// and has answered.
+// journaled is a slow log that records the order of requests and answers.
 type journaled struct {
 	*txlog.Memory
 	takes time.Duration
-	// fails is the answer of Add, and arrives says that it is written all the
-	// same, so much later.
+	// fails is the answer of Add. With arrives, the entry is still written, after that time.
 	fails   error
 	arrives time.Duration
 
@@ -85,7 +83,7 @@ func (s *journaled) want(t *testing.T, journal ...string) {
 	}
 }
 
-// wantRemoved checks that an entry was there and is removed.
+// wantRemoved checks that an entry existed and was removed.
 func (s *journaled) wantRemoved(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()

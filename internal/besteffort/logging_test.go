@@ -59,8 +59,7 @@ func TestSuccessfulWriteCostsNothingOnFailureOnly(t *testing.T) {
 	}
 }
 
-// The writer's own attempts are what the entry says of itself, also those from
-// before it was written.
+// The entry reports the writer's own attempts, including those before it was written.
 func TestDoubtAboutTheFirstAttemptIsStored(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -139,8 +138,7 @@ func TestSilentLogIsWaitedForUntilLogTimeout(t *testing.T) {
 	}
 }
 
-// Whose write is applied has its Result when its context ends, and the entry,
-// which comes late, goes behind it.
+// An applied write has its Result when its context ends. Its late entry is removed afterwards.
 func TestAppliedWriteAwaitsTheLogWithinItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +226,7 @@ func TestUnappliedWriteWithEntryInDoubtIsUnknown(t *testing.T) {
 	}
 }
 
-// Its lease must not run out under a writer whose first attempt takes long.
+// The lease must not run out during a writer's long first attempt.
 func TestLeaseAlongsideOutlastsItsWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,8 +279,7 @@ func TestDriverPanicLeavesTheWriteLogged(t *testing.T) {
 	}
 }
 
-// A receipt without a log is erased with the others, unless an attempt may
-// still be on its way.
+// A receipt without an entry is erased with the others, unless an attempt may still be in flight.
 func TestReceiptWithoutEntryIsErasedOnceUnneeded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// until is a context with a deadline whose timer never fires.
+// until is a context whose deadline has a timer that never fires.
 type until struct {
 	context.Context
 	end time.Time

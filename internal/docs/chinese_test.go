@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/test/cases"
 )
 
-// translated lists the pages that have a Chinese twin.
+// translated lists the pages with a Chinese twin.
 var translated = []string{
 	"README.md", "docs/tutorial.md", "docs/adopting.md", "docs/soft-transactions.md", "docs/operations.md", "docs/errors.md",
 	"docs/choosing.md", "docs/sharding-jdbc.md", "docs/mappers.md",
@@ -54,9 +54,9 @@ var (
 // A part is a heading and the text up to the next one.
 type part struct{ anchor, hash, stale, text string }
 
-// The English page is the source. A change to it fails no build: the test lists the sections that
-// are stale or missing. It fails if a heading has no counterpart, or if an up-to-date section has
-// other code, tables or links than its source.
+// The English page is the source. A change to it fails no build: the test lists stale and missing
+// sections. It fails for a heading without a counterpart, or for an up-to-date section with other
+// code, tables or links than its source.
 //
 //	go test ./internal/docs -run Chinese -update
 //
@@ -155,8 +155,8 @@ func chineseParts(text string) (parts []part) {
 	return parts
 }
 
-// differences lists what a translation changes that it should keep: code, headings, tables, links and
-// code spans.
+// differences lists a translation's changes to parts that should stay equal: code, headings,
+// tables, links and code spans.
 func differences(page, english, translation string) (list []string) {
 	differ := func(what string, of, is []string) {
 		if !slices.Equal(of, is) {
@@ -183,8 +183,8 @@ func levels(text string) (list []string) {
 	return list
 }
 
-// blocks returns the code blocks without what may be translated: comments, and the text of drawings.
-// An example's output stays.
+// blocks returns the code blocks without their translatable parts: comments, and the text of
+// drawings. An example's output stays.
 func blocks(text string) (list []string) {
 	for _, block := range fence.FindAllString(text, -1) {
 		if strings.Contains(block, "┌") {

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// perDatabase are the types that hold something for each database, and the files
-// that define them. [T] is for a type with parameters.
+// perDatabase are the types with a value for each database, and their files. [T] marks a type with
+// parameters.
 var perDatabase = map[string]string{"Texts": "internal/sqltext/own.go", "By[T]": "internal/test/testdb/testdb.go"}
 
-// A field that is added for a fourth database is missed wherever it has no value yet.
+// A new field for a fourth database is reported wherever it has no value yet.
 func TestNoDatabaseIsLeftOut(t *testing.T) {
 	t.Parallel()
 	fields := map[string][]string{}
@@ -49,7 +49,7 @@ var c = ops.By{}
 	}
 }
 
-// leftOut gives the fields that each literal of the types leaves out, by its place.
+// leftOut returns the missing fields of each literal, by its place.
 func leftOut(t *testing.T, path string, text []byte, fields map[string][]string) map[string][]string {
 	t.Helper()
 	set := token.NewFileSet()
@@ -97,7 +97,7 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// fieldsOf gives the fields of a struct that a file defines.
+// fieldsOf returns the fields of a struct defined in a file.
 func fieldsOf(t *testing.T, name, text string) (all []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "", text, parser.SkipObjectResolution)

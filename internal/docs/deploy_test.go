@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// yamlOf reads a file that holds one document.
+// yamlOf reads a file with one document.
 func yamlOf(t *testing.T, path string) map[string]any {
 	t.Helper()
 	var v map[string]any

@@ -49,7 +49,7 @@ func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 	}
 }
 
-// The examples are programs that their own tests run.
+// The examples are programs with their own tests.
 func TestSnippetsAreTakenFromTheExamples(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, "examples", "*", "*.go"))
@@ -143,8 +143,7 @@ func TestEveryColumnIsDocumented(t *testing.T) {
 	}
 }
 
-// docs/errors.md links to the tables that the code reads, and what it quotes of
-// them is so.
+// docs/errors.md links to the tables read by the code, and quotes them correctly.
 func TestErrorsAreDocumentedAsTheCodeReadsThem(t *testing.T) {
 	t.Parallel()
 	part := section(t, read(t, "docs/errors.md"), "The codes")
@@ -179,7 +178,7 @@ func TestErrorsAreDocumentedAsTheCodeReadsThem(t *testing.T) {
 	}
 }
 
-// named gives what the first cells of a page's tables name between backticks.
+// named returns the names between backticks in the first cells of a page's tables.
 func named(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		if cells := strings.Split(line, "|"); len(cells) > 2 && cells[0] == "" {
@@ -189,8 +188,7 @@ func named(text string) (list []string) {
 	return list
 }
 
-// section gives what stands under a heading, up to the next of its level or a
-// higher one.
+// section returns the text under a heading, up to the next heading of its level or a higher one.
 func section(t *testing.T, text, heading string) string {
 	t.Helper()
 	var b strings.Builder

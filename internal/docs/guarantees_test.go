@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/test/cases"
 )
 
-// acceptance is where the tests of the promises are.
+// acceptance is the directory of the promises' tests.
 const acceptance = "internal/test/acceptance"
 
 var (
@@ -18,8 +18,8 @@ var (
 	ofFiles  = regexp.MustCompile(`(?ms)^<!-- tests: (.*?) -->\n.*?^<!-- end -->$`)
 )
 
-// The tests of each promise are listed from the files that its marker names, by
-// go test ./internal/docs -run Guarantees -update.
+// To list the tests of each promise, from the files named by its marker, run go test
+// ./internal/docs -run Guarantees -update.
 func TestTheGuaranteesNameEveryAcceptanceTest(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, acceptance, "*_test.go"))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// heavy is what an application must not be made to link by a package of the core.
+// heavy lists packages that a core package must not link into an application.
 var heavy = []string{
 	"github.com/prometheus/", "go.opentelemetry.io/", "github.com/spf13/", "github.com/goccy/go-yaml", "google.golang.org/protobuf",
 	"golang.org/x/crypto/bcrypt", "html/template", "net/http", "log/slog",
@@ -15,7 +15,7 @@ var heavy = []string{
 	"github.com/bedsql/bed/listener/bedprom", "github.com/bedsql/bed/listener/bedotel", "github.com/bedsql/bed/listener/bedslog",
 }
 
-// brokers are what only bed-job links.
+// brokers are linked only by bed-job.
 var brokers = []string{"github.com/nats-io/", "github.com/rabbitmq/", "github.com/twmb/", "github.com/bedsql/bed/cmd/"}
 
 func TestMessagesLinkNoBrokersLibrary(t *testing.T) {

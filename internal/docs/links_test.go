@@ -82,7 +82,7 @@ func hasAnchor(t *testing.T, file, anchor string) bool {
 	return strings.Contains(string(text), `<a id="`+anchor+`"></a>`)
 }
 
-// anchorOf is the anchor that GitHub gives a heading.
+// anchorOf is GitHub's anchor of a heading.
 func anchorOf(title string) string {
 	return strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
 }

@@ -27,7 +27,7 @@ func model(t *testing.T) string {
 	return all.String()
 }
 
-// names gives what the first group of pattern matches in text, each once.
+// names returns the distinct matches of pattern's first group in text.
 func names(text, pattern string) []string {
 	var found []string
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {

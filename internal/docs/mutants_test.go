@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Each mutant of the code says what is wrong and which failure of the judge finds
-// it, and docs/reliability.md counts the mutants of model and code.
+// Each mutant of the code names its fault and the judge's failure that finds it, and
+// docs/reliability.md counts the mutants of model and code.
 func TestEveryCodeMutantNamesAJudgeFailure(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, "testdata/mutants/*.txt"))

@@ -12,11 +12,11 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// uncaught are texts that are no error of a write: panics of database/sql and of the tables.
+// uncaught are texts other than errors of a write: panics of database/sql and of the tables.
 var uncaught = []string{"sql: Register", "sql: duplicate driverConn close", "sql: connection returned that was never out", "bed: no schema for "}
 
-// TestEveryErrorHasAnOutcome: the texts with which bed and database/sql make errors that have
-// no type are known to OutcomeOf, so that it is somebody's decision what they mean.
+// TestEveryErrorHasAnOutcome checks that OutcomeOf knows the texts of all untyped errors of bed and
+// database/sql, so that each meaning is a deliberate decision.
 func TestEveryErrorHasAnOutcome(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile(filepath.Join(root, "listener/outcomes.txt"))
@@ -87,8 +87,8 @@ type errorText string
 
 func (e errorText) Error() string { return string(e) }
 
-// errorTexts are the literals of a file from which errors.New and fmt.Errorf make errors
-// of bed or of database/sql, up to the first verb.
+// errorTexts are the literals in a file passed to errors.New and fmt.Errorf for errors of bed or of
+// database/sql, up to the first verb.
 func errorTexts(file *ast.File) map[string]bool {
 	texts := map[string]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {

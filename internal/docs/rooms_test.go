@@ -41,7 +41,7 @@ func eachGoFile(t *testing.T, f func(path string, text []byte)) {
 	}
 }
 
-// What docs/architecture.md tells a reader to touch is there under that name.
+// The names in docs/architecture.md's advice on changes exist.
 func TestWhereToAddNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
 	var paths strings.Builder

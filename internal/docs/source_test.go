@@ -50,8 +50,7 @@ func literal(e ast.Expr) (text string, ok bool) {
 	return b.Value, true
 }
 
-// eachMap calls f for each constant key, with its value, of the map literals
-// that match.
+// eachMap calls f for each constant key and its value in the matching map literals.
 func eachMap(files []*ast.File, match func(*ast.MapType) bool, f func(key string, value ast.Expr)) {
 	for _, file := range files {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -84,8 +83,8 @@ func mapKeys(files []*ast.File, match func(*ast.MapType) bool) []string {
 	return slices.Compact(keys)
 }
 
-// commandNames finds the commands of cobra: the first word of each constant
-// Use, and each verb from which one is made.
+// commandNames finds the commands of cobra: the first word of each constant Use, and each verb used
+// to make one.
 func commandNames(files []*ast.File) []string {
 	var names []string
 	for _, file := range files {

@@ -16,12 +16,12 @@ var (
 	block    = regexp.MustCompile("(?ms)^```\\w*\n(.*?)^```$")
 	fileName = regexp.MustCompile(`^(?://|#) (\S+\.(?:go|yaml))\n`)
 	entryID  = regexp.MustCompile(`[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
-	// varying is what differs each time: times, ages and durations.
+	// varying matches parts that change between runs: times, ages and durations.
 	varying = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|\(\d+s\)|\bin [\d.]+m?s\b`)
 )
 
-// A reader of docs/tutorial.md who saves its files and enters its commands sees the
-// output that it shows, but for ids, times and the width of columns.
+// A reader of docs/tutorial.md who saves its files and enters its commands gets the printed output,
+// except for ids, times and column widths.
 func TestTutorialShowsWhatItsStepsPrint(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -75,8 +75,8 @@ func sameEachTime(s string) string {
 	return strings.Join(strings.Fields(varying.ReplaceAllString(s, "~")), " ")
 }
 
-// buildTutorial builds bed-job and the programs of the page in another module, as a reader does
-// who has no copy of the repository; this checkout stands for the version that it gets.
+// buildTutorial builds bed-job and the page's programs in another module, like a reader without the
+// repository; this checkout replaces the released version.
 func buildTutorial(t *testing.T) (bin string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -113,8 +113,8 @@ func buildTutorial(t *testing.T) (bin string) {
 	return bin
 }
 
-// startShell gives a function that enters a line in one shell and returns what it prints
-// on standard output. A line that fails, fails the test.
+// startShell returns a function that enters a line in one shell and returns its standard output. A
+// failing line fails the test.
 func startShell(t *testing.T, dir string) func(line string) string {
 	t.Helper()
 	const ended = "-- ended "

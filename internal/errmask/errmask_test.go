@@ -7,7 +7,7 @@ import (
 	"github.com/bedsql/bed/internal/test/cases"
 )
 
-// The cases are in testdata/errors/mask.txt: the text, then what is shown of it.
+// The cases are in testdata/errors/mask.txt: the text, then its masked form.
 func TestValuesAreMaskedAndNamesAreNot(t *testing.T) {
 	t.Parallel()
 	cases.Check(t, "errors/mask.txt", func(_ *testing.T, in ...string) string { return Mask(in[0]) })
@@ -25,7 +25,7 @@ func TestParametersAreMaskedWhereverTheyStand(t *testing.T) {
 		{`ERROR: relation "orders" does not exist (SQLSTATE 42P01)`, []string{"orders"}, `ERROR: relation "orders" does not exist (SQLSTATE 42P01)`},
 		{"constraint failed: UNIQUE constraint failed: users.email (2067)", []string{"email"}, "constraint failed: UNIQUE constraint failed: users.email (2067)"},
 		{"余额 十七 不足", []string{"十七"}, "余额 ? 不足"},
-		// What a trigger makes of a value is not known for one: docs/console.md says so.
+		// A value changed by a trigger is not recognized: docs/console.md says so.
 		{"Error 1644 (45000): BOB of 'Bonn' is blocked", []string{"Bob"}, "Error 1644 (45000): BOB of '?' is blocked"},
 		{"nothing", []string{""}, "nothing"},
 	} {

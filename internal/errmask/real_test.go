@@ -19,11 +19,11 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// word is what a parameter could equal by chance.
+// word matches texts that a parameter could equal by chance.
 var word = regexp.MustCompile(`[\pL\pN_.]+|\pN+`)
 
-// both fails the test if a value is shown, or if a parameter that equals a word of the
-// message, or a part of a word's punctuation, changes what is shown.
+// both fails the test if a value is shown. It also fails if the result changes with a parameter
+// that equals a word of the message, or a part of a word's punctuation.
 func both(t *testing.T, text string, secrets ...string) {
 	t.Helper()
 	shown := Mask(text, secrets...)
@@ -75,7 +75,7 @@ var schemas = testdb.By[[]string]{
 	},
 }
 
-// What real servers and their drivers say is in testdata/errors/said-*.txt: what is shown,
+// Messages of real servers and their drivers are in testdata/errors/said-*.txt: the masked form,
 // the statement, and its parameters.
 func TestRealErrorsShowNoValueAndAllElse(t *testing.T) {
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestRealErrorsShowNoValueAndAllElse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Another version has other words, of which nothing may be masked either.
+		// Other versions have other words, and these must not be masked either.
 		if slices.ContainsFunc([]string{"SQLite", "10.11.", "PostgreSQL 15."}, func(recorded string) bool { return strings.HasPrefix(version, recorded) }) {
 			cases.Check(t, file, said)
 			return
@@ -166,7 +166,7 @@ func TestNetworkErrorsAreShownWhole(t *testing.T) {
 	}
 }
 
-// A conversion fails before anything is sent, and quotes what it cannot convert.
+// A conversion fails before sending, and quotes its value.
 func TestConversionsShowNoValue(t *testing.T) {
 	t.Parallel()
 	var n int64

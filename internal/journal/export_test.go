@@ -2,5 +2,5 @@ package journal
 
 import "time"
 
-// AskAgainAfter sets how long a table that cannot be used is not asked for.
+// AskAgainAfter sets the pause after finding a table unusable.
 func (j *Journal) AskAgainAfter(d time.Duration) { j.again = d }

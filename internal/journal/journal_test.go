@@ -61,7 +61,7 @@ func TestFailedAttemptsAreKeptWithTheirEntry(t *testing.T) {
 	})
 }
 
-// A table that is missing or damaged keeps nothing, and costs no write.
+// A missing or damaged table keeps no records, and costs no write.
 func TestWritesDoNotDependOnOperatorTables(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -335,7 +335,7 @@ func TestOldRecordsArePurgedAndNeededOnesStay(t *testing.T) {
 	})
 }
 
-// A table that cannot be used is asked for again after a while.
+// After a pause, an unusable table is tried again.
 func TestATableThatIsMadeLaterIsUsed(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -20,8 +20,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// What happens to a write is counted; only of one that is left to the job or an
-// operator are the attempts kept.
+// The outcomes of all writes are counted. Attempts are kept only of writes left to the job or an
+// operator.
 func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -143,7 +143,7 @@ func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 	})
 }
 
-// What a write that goes well pays for being counted.
+// This is the cost of counting for a write without trouble.
 func BenchmarkCount(b *testing.B) {
 	log, err := txlog.Open(b.Context(), testdb.DriverSQLite, testdb.SQLite(b).DSN)
 	if err != nil {

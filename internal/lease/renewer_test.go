@@ -208,7 +208,7 @@ func TestHangingRenewalIsGivenUp(t *testing.T) {
 	})
 }
 
-// A process that stood still must not go on as if nothing had been.
+// After a standstill, a process must not continue as before.
 func TestSuspendedProcessSeesItsUnitsAsLost(t *testing.T) {
 	t.Parallel()
 	s := txlog.NewMemory()
@@ -216,7 +216,7 @@ func TestSuspendedProcessSeesItsUnitsAsLost(t *testing.T) {
 	u := add(t, s)
 	for what, deadline := range map[string]time.Time{
 		"by both clocks": time.Now().Add(-time.Second),
-		// A machine that slept: its monotonic clock slept too.
+		// The machine slept, and its monotonic clock with it.
 		"by the wall clock alone": time.Now().Round(0).Add(-time.Second),
 	} {
 		held := *u
@@ -269,7 +269,7 @@ func BenchmarkKeepAndRelease(b *testing.B) {
 	}
 }
 
-// untaken gives a unit that belongs to its token, and whose owner knows of no lease.
+// untaken returns a unit that its token owns without a known lease.
 func untaken(t *testing.T, s txlog.Storage) *txlog.Unit {
 	t.Helper()
 	u := add(t, s)

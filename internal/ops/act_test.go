@@ -124,7 +124,8 @@ func TestBulkActionChangesOnlyWhatWasCounted(t *testing.T) {
 				t.Errorf("%s was not counted, and was retried", u.ID)
 			}
 		}
-		// What was counted is changed if it still can be: one is being delivered, one was tried meanwhile.
+		// The counted entries are changed if they still can be: one is being delivered, one was
+		// tried meanwhile.
 		f.State = ops.Waiting
 		sel = r.selected(t, f, n-1)
 		tried := r.claim(t)
@@ -217,7 +218,7 @@ func TestBulkActionsSucceedWhileFailuresKeepArriving(t *testing.T) {
 	})
 }
 
-// What cannot be audited is not done.
+// Without an audit, no action takes effect.
 func TestNothingIsDoneWithoutAnAudit(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -22,7 +22,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// amending is a log and a target whose column was renamed after writes were logged.
+// amending is a log and a target, whose column was renamed after writes were logged.
 type amending struct {
 	*rig
 	target delivery.Target
@@ -51,7 +51,7 @@ func (a *amending) run(t *testing.T, texts ...string) {
 	}
 }
 
-// amounts is what the target holds.
+// amounts is the content of the target.
 func (a *amending) amounts(t *testing.T) string {
 	t.Helper()
 	var one, two string
@@ -150,7 +150,7 @@ func (a *amending) receipts(t *testing.T) error {
 	return attempt.EnsureReceipts(t.Context(), a.target.Dialect, conn, attempt.Receipts{})
 }
 
-// An attempt with the old text that arrives late applies nothing.
+// A late attempt with the old text applies nothing.
 func TestALateAttemptAtAnAmendedWriteAppliesNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

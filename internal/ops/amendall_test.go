@@ -71,7 +71,7 @@ func TestOneTextIsAmendedForAKind(t *testing.T) {
 				t.Errorf("%s was amended: %s", left, got)
 			}
 		}
-		// All that were amended are of one kind now, whatever their errors were.
+		// All amended entries are of one kind now, regardless of their errors.
 		all := a.selectKind(t, done.Kind)
 		if !slices.Equal(all.IDs, done.Changed) {
 			t.Errorf("of the new text are %v, amended were %v", all.IDs, done.Changed)

@@ -31,7 +31,7 @@ func withTarget(t *testing.T, log, target testdb.DB) *rig {
 	return r
 }
 
-// parked adds a unit for the target that is parked.
+// parked adds a parked unit for the target.
 func (r *rig) parked(t *testing.T, change func(*txlog.Unit), statements ...txlog.Statement) *txlog.Unit {
 	t.Helper()
 	tg, err := targetOf.For(r.db.Driver)(r.db.DSN)
@@ -149,7 +149,7 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 		if detail.Statements[0].RequiredRows != ">=2" {
 			t.Errorf("the entry is shown with %+v", detail.Statements[0])
 		}
-		// A lock that somebody holds is not waited for long, and named.
+		// The wait for a lock is short, and its error names the lock.
 		if db.Driver != testdb.DriverSQLite {
 			tx, err := pool.BeginTx(t.Context(), nil)
 			must(t, err)
@@ -193,7 +193,7 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 	})
 }
 
-// What has no transactions is not tried: nothing would undo it.
+// A table without transactions is not tried: a rollback would not undo the trial.
 func TestATableWithoutTransactionsIsNotTried(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
@@ -234,7 +234,7 @@ func TestATableWithoutTransactionsIsNotTried(t *testing.T) {
 	}
 }
 
-// A constraint that is checked at COMMIT is checked by a trial too.
+// A trial also checks constraints deferred to COMMIT.
 func TestATrialSeesConstraintsThatAreDeferred(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)

@@ -1,4 +1,4 @@
 package ops
 
-// GroupFew lets errors be grouped in no time, as in a log that is too large for it.
+// GroupFew gives the grouping of errors no time, as in too large a log.
 func (s *Store) GroupFew() { s.finder.whole, s.finder.groupFor = 1, 0 }

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// group writes a group of two parts, which is due.
+// group writes a due group of two parts.
 func (r *rig) group(t *testing.T) (k *txlog.Unit, f []*txlog.Unit) {
 	t.Helper()
 	id := txlog.NewID()

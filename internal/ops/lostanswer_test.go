@@ -18,8 +18,8 @@ func commit(message []byte) bool {
 	return bytes.HasPrefix(message[min(5, len(message)):], []byte("COMMIT")) || bytes.Contains(message, []byte("commit\x00"))
 }
 
-// An operator who reads that it failed does it once more, or does something
-// else: what happened to it is found out, and it is done and audited once.
+// After an error an operator would repeat the decision, or make another. So its real outcome is
+// found out, and the decision is made and audited once.
 func TestDecisionWithUnansweredCommitIsReportedDone(t *testing.T) {
 	t.Parallel()
 	for _, fresh := range []func(testing.TB) testdb.DB{testdb.MySQL, testdb.Postgres} {

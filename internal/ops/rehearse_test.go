@@ -55,7 +55,7 @@ func TestRehearsalNamesWhatNoLongerFitsByKind(t *testing.T) {
 	})
 }
 
-// What runs would leave a row.
+// A text that runs would leave a row.
 func TestRehearsalRunsNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -50,8 +50,8 @@ func documentedRights(t *testing.T) (all []grant) {
 	return all
 }
 
-// account makes one with the documented rights on those of the tables that are in db, and gives
-// the DSN by which it reaches db.
+// account makes an account with the documented rights on the tables present in db, and returns its
+// DSN for db.
 func account(t *testing.T, db testdb.DB, name string, there map[string]bool) (dsn string) {
 	t.Helper()
 	pool := db.Open(t)
@@ -129,7 +129,8 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 				return x
 			}
 
-			// The application writes, at once and left to the job, and follows what became of it.
+			// The application makes writes, delivered at once and left to the job, and reads their
+			// states.
 			storage, reached := open("application"), at("application")
 			connector, err := bedsql.NewConnector(reached, bedsql.Config{Storage: storage, Logger: logger, Guarantee: bedsql.ExactlyOnce})
 			must(t, err)

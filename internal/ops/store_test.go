@@ -47,7 +47,7 @@ func newRig(t testing.TB, db testdb.DB) *rig {
 	return &rig{s, log, db}
 }
 
-// write adds a unit that stays leased.
+// write adds a unit and keeps its lease.
 func (r *rig) write(t testing.TB, dataSource string, statements ...string) *txlog.Unit {
 	t.Helper()
 	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource}
@@ -73,7 +73,7 @@ func (r *rig) park(t testing.TB, u *txlog.Unit, text string) *txlog.Unit {
 
 var ann = ops.By{Who: "ann", Reason: "because"}
 
-// list pages through what a filter selects.
+// list pages through the entries of a filter.
 func (r *rig) list(t *testing.T, f ops.Filter, limit int) (ids []string) {
 	t.Helper()
 	for after := ""; ; {

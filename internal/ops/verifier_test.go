@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Two accounts whose unqualified names lead to schemas of their own: a receipt counts
-// where the application's sessions wrote it, not where the operator's account would.
+// Unqualified names of two accounts lead to different schemas. The receipt at the place of the
+// application's sessions counts, not one at the operator's.
 func TestVerdictConcernsTheEntrysSession(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)

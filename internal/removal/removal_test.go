@@ -123,7 +123,7 @@ func TestLogPanicEndsTheUnitsOfItsBatch(t *testing.T) {
 	})
 }
 
-// Whose lease is over while a removal is repeated is somebody else's.
+// If the lease ends while a removal is repeated, the unit belongs to someone else.
 func TestRemovalIsRepeatedOnlyDuringItsLease(t *testing.T) {
 	for name, change := range map[string]func(*rig, Config){"queued": queued, "held": held} {
 		t.Run(name, func(t *testing.T) {
@@ -281,8 +281,8 @@ func TestARemovalOutlivesTheContextOfItsCaller(t *testing.T) {
 	})
 }
 
-// What it is closed with is the bound: however many wait for their removal, they
-// are not tried one after the other once it is over.
+// The context of Close is the bound. After its end, waiting removals are not tried one after the
+// other.
 func TestCloseLeavesUnansweredRemovalsToTheJob(t *testing.T) {
 	removes(t, 30*time.Second, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
@@ -352,7 +352,7 @@ func TestEntryGoneAfterItsLeaseIsLost(t *testing.T) {
 	})
 }
 
-// Without a lease only an answer shows that nobody else has taken the unit.
+// Without a lease, only an answer shows that the unit was not taken by another owner.
 func TestUntakenUnitKeepsItsReceiptWithoutAnswer(t *testing.T) {
 	for name, erased := range map[string]int{"answered": 1, "unanswered": 0} {
 		t.Run(name, func(t *testing.T) {

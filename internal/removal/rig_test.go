@@ -19,8 +19,8 @@ import (
 
 var errDown = errors.New("the log is down")
 
-// watched is a log that notes its removals. They wait while the gate is shut, and
-// then fail as long as fails says so.
+// watched is a log that records its removals. They wait while the gate is shut, and then fail as
+// long as fails returns an error.
 type watched struct {
 	*txlog.Memory
 	begun time.Time
@@ -63,7 +63,7 @@ func (w *watched) Renew(ctx context.Context, lease time.Duration, units ...*txlo
 	return w.Memory.Renew(ctx, lease, units...)
 }
 
-// delivered is a unit that notes its end.
+// delivered is a unit that records its end.
 type delivered struct {
 	Unit
 	ended []string
@@ -75,7 +75,7 @@ func deliver(unit *txlog.Unit) *delivered {
 	return d
 }
 
-// rig is a queue over a log, and notes what it tells.
+// rig is a queue over a log, with a record of its reports.
 type rig struct {
 	*Queue           // nil in a test of Batches
 	batches *Batches // nil in a test of a Queue
@@ -89,8 +89,8 @@ type rig struct {
 	erased map[Session][]string
 }
 
-// removes runs a test on a queue in time that stands still while somebody works.
-// At its end the queue is closed, and each unit has ended once.
+// removes runs a test on a queue. Time stands still while a goroutine works. At the end the queue
+// is closed, and each unit must have ended once.
 func removes(t *testing.T, keep time.Duration, kind func(*rig, Config), test func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Parallel()

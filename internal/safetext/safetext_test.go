@@ -9,8 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/safetext"
 )
 
-// No byte of a stored text reaches a terminal that would obey it, and what needs no
-// escape is shown as it is.
+// No byte of a stored text controls a terminal, and harmless texts stay unescaped.
 func FuzzNothingThatATerminalObeysPasses(f *testing.F) {
 	for _, s := range []string{"plain é 漢字 🙂", "\x1b[31mred", "a\x00b\x7fc", "a\r\nb\tc\r", "\u009b31m", "\u202egro\u200b", "bad \xff utf8", "\uFFFD", "\U000E0001", "\u2028\u00a0"} {
 		f.Add(s)

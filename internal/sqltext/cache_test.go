@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// kept counts what the cache holds.
+// kept counts the entries of the cache.
 func (c *Cache) kept() (entries int) {
 	for i := range c.slots {
 		if c.slots[i].Load() != nil {
@@ -66,8 +66,8 @@ func TestCacheDoesNotKeepLongTexts(t *testing.T) {
 	}
 }
 
-// Texts that come once, with their values in them, do not drive out those
-// that come all the time: a text in use is read again once in many of them.
+// One-time texts, with their values in them, do not evict frequent ones: among many of them, a text
+// in use is parsed only once more.
 func TestCacheKeepsWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	const size, others = 64, 6400

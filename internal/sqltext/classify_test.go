@@ -130,7 +130,7 @@ func texts(t testing.TB, i int) []string {
 	return out
 }
 
-// decorations change nothing about what a text means.
+// decorations do not change the meaning of a text.
 var decorations = []struct{ before, after string }{
 	{"", ""},
 	{" \t\r\n\v\f", ""},
@@ -199,8 +199,8 @@ func TestTwoStatementsAreMulti(t *testing.T) {
 	}
 }
 
-// A text whose quote or comment does not end is still a write when it begins
-// as one, and never a read that was understood.
+// A text with an unterminated quote or comment is still a write if it begins as one, and never a
+// well-understood read.
 func TestTruncatedTextsDoNotTurnIntoReads(t *testing.T) {
 	t.Parallel()
 	for i, f := range flavors {
@@ -277,7 +277,7 @@ func TestKindsHaveNames(t *testing.T) {
 	}
 }
 
-// A call of what is also a keyword would not be seen.
+// The classifier would miss a call of a function named like a keyword.
 func TestNoFunctionThatVariesIsAKeyword(t *testing.T) {
 	t.Parallel()
 	for _, names := range []map[string]Hazards{functions, withoutArguments} {
@@ -289,7 +289,7 @@ func TestNoFunctionThatVariesIsAKeyword(t *testing.T) {
 	}
 }
 
-// A word that is misspelled where a token is compared with it would never be met.
+// A misspelled word would never match a token.
 func TestEveryWordComparedIsInATable(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")

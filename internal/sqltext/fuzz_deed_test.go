@@ -8,7 +8,7 @@ import (
 // tries bounds how often the test's own statements are repeated: a busy server may cut them, too.
 const tries = 20
 
-// deed is what a server did with a text: its second opinion of the class.
+// deed is a server's treatment of a text: a second opinion on the class.
 type deed struct {
 	rows, defined bool // other rows, other definitions
 	several       bool // it answered to more than one statement
@@ -18,8 +18,8 @@ type deed struct {
 	session       bool // the session is not what it was
 }
 
-// against says in what the deed is not that of a text of a class. What is opaque
-// may do anything, and so may several statements, but for what their class says.
+// against returns the deed's contradiction to a class, if any. Opaque texts may do anything. So may
+// several statements, except for the promises of their class.
 func (d deed) against(c Class) string {
 	control := c.Kind == Multi && c.Pins
 	switch kind := c.Kind; {
@@ -55,8 +55,8 @@ func addTexts(f *testing.F, flavor Flavor) {
 	}
 }
 
-// reaches is whether a text may do what no restoring of a database takes back:
-// what is prepared in two phases outlives its session and keeps its locks.
+// reaches reports whether restoring the database would not undo a text: a prepared two-phase
+// transaction outlives its session and keeps its locks.
 func reaches(text string) bool {
 	upper := strings.ToUpper(text)
 	return len(text) > 2000 || strings.Contains(upper, "PREPARE") && (strings.Contains(upper, "XA") || strings.Contains(upper, "TRANSACTION"))

@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// The second opinion is MariaDB's own: each text runs in a session of its own, within
-// a transaction that has written before, and what there is afterwards is compared.
+// MariaDB gives the second opinion. Each text runs in its own session, within a transaction that
+// has already written, and the states before and after are compared.
 func FuzzWhatMariaDBWritesIsNoRead(f *testing.F) {
 	m := newMariaDB(f)
 	addTexts(f, MySQL)
@@ -51,8 +51,8 @@ DELETE FROM witness`
 	unhurried         = `SET STATEMENT max_statement_time = 60 FOR `
 	contentsOfMariaDB = unhurried + `SELECT CONCAT_WS(' ', (SELECT GROUP_CONCAT(CONCAT_WS(',', id, a, b, n, s) ORDER BY id, a, b, n, s) FROM t),
 (SELECT GROUP_CONCAT(CONCAT_WS(',', id, a, b, n, s) ORDER BY id, a, b, n, s) FROM u)), (SELECT COUNT(*) FROM witness)`
-	// What the session is asked behind a text. The variables that are left out say
-	// what was done last, or which session it is.
+	// This is the question to the session after a text. The omitted variables describe the last
+	// statement, or identify the session.
 	variablesOfMariaDB = `SELECT GROUP_CONCAT(variable_name, '=', variable_value ORDER BY variable_name SEPARATOR '\n') FROM information_schema.session_variables
 WHERE variable_name NOT IN ('ERROR_COUNT', 'WARNING_COUNT', 'TIMESTAMP', 'RAND_SEED1', 'RAND_SEED2', 'PSEUDO_THREAD_ID', 'LAST_INSERT_ID', 'IDENTITY', 'INSERT_ID',
 	'IN_TRANSACTION', 'LAST_GTID', 'GTID_SEQ_NO', 'GTID_BINLOG_POS', 'GTID_CURRENT_POS', 'GTID_BINLOG_STATE', 'PROXY_USER', 'EXTERNAL_USER')
@@ -67,12 +67,12 @@ AND variable_name NOT IN (SELECT variable_name FROM information_schema.system_va
 (SELECT GROUP_CONCAT(priv) FROM mysql.global_priv WHERE user = DATABASE()))`
 )
 
-// mariaDB is a database, and an account of its name that may do nothing elsewhere.
+// mariaDB is a database, and an account of its name without rights elsewhere.
 type mariaDB struct {
 	admin *sql.DB
 	name  string
 	pool  *sql.DB // of the account; no connection of it is used twice
-	// What there is before a text runs.
+	// contents, definitions and variables are the state before a text runs.
 	contents, definitions, variables string
 }
 
@@ -130,7 +130,7 @@ func (m *mariaDB) exec(t testing.TB, text string) {
 	}
 }
 
-// restore makes the account and all that it may change anew.
+// restore recreates the account and everything that it may change.
 func (m *mariaDB) restore(t testing.TB) {
 	t.Helper()
 	m.exec(t, strings.NewReplacer("NAME", m.name, "PATTERN", strings.ReplaceAll(m.name, "_", `\_`)).Replace("DROP DATABASE IF EXISTS `NAME`; CREATE DATABASE `NAME` CHARACTER SET utf8mb4; USE `NAME`; "+
@@ -141,7 +141,7 @@ func (m *mariaDB) restore(t testing.TB) {
 	m.definitions = m.defined(t) // the account has the time at which it was made
 }
 
-// rows are what the tables hold, and whether the transaction's first write is among it, unless
+// rows are the content of the tables, and whether it includes the transaction's first write, unless
 // the session is lost.
 func (m *mariaDB) rows(ctx context.Context, from interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -152,7 +152,7 @@ func (m *mariaDB) rows(ctx context.Context, from interface {
 	return contents, witness, true
 }
 
-// defined is all that is no row; of a database that is gone, how the server says so.
+// defined is the state apart from rows; for a dropped database, the server's error.
 func (m *mariaDB) defined(t testing.TB) (definitions string) {
 	t.Helper()
 	if err := m.admin.QueryRowContext(t.Context(), definitionsOfMariaDB).Scan(&definitions); err != nil {
@@ -226,7 +226,7 @@ func (m *mariaDB) run(t *testing.T, text string) (did deed, err error) {
 	return did, err
 }
 
-// end ends a session, which may hold locks, and waits until it is gone.
+// end ends a session with possible locks, and waits until it is gone.
 func (m *mariaDB) end(t *testing.T, id int64) {
 	t.Helper()
 	const unknown = 1094

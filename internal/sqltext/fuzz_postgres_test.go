@@ -13,9 +13,9 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// The second opinion is PostgreSQL's own: the tags of what it carried out, and what
-// it counts of the rows of tables and of its catalogs that a transaction changed.
-// What its functions for large objects write is not known by name (doc.go).
+// PostgreSQL gives the second opinion: the tags of executed statements, and its counts of rows
+// changed by a transaction in tables and catalogs. The writes of its large-object functions are not
+// recognized by name (doc.go).
 func FuzzWhatPostgreSQLWritesIsNoRead(f *testing.F) {
 	p := newPostgreSQL(f)
 	addTexts(f, Postgres)
@@ -54,20 +54,19 @@ CREATE SEQUENCE s; CREATE VIEW v AS SELECT * FROM t;
 `
 	rowsOfPostgreSQL = `DELETE FROM NAME.t; INSERT INTO NAME.t VALUES (1, 1, 1, 1, 'a'), (2, 2, 2, 2, 'b'), (3, 3, 3, 3, 'c');
 DELETE FROM NAME.u; INSERT INTO NAME.u VALUES (1, 1, 1, 1, 'a'), (2, 2, 2, 2, 'b')`
-	// How many rows of tables and of catalogs the session has changed, in this
-	// transaction and in those before it that are not yet counted elsewhere.
+	// This is the number of rows of tables and catalogs changed by the session, in this transaction
+	// and in earlier ones not yet counted elsewhere.
 	writtenInPostgreSQL = `SELECT coalesce(sum(n) FILTER (WHERE schemaname NOT IN ('pg_catalog', 'pg_toast') AND schemaname NOT LIKE 'pg\_temp%'), 0), coalesce(sum(n) FILTER (WHERE schemaname = 'pg_catalog'), 0)
 FROM (SELECT schemaname, n_tup_ins + n_tup_upd + n_tup_del AS n FROM pg_catalog.pg_stat_xact_all_tables) x`
 	contentsOfPostgreSQL = `SELECT (SELECT string_agg(x::text, ';' ORDER BY x::text) FROM NAME.t x), (SELECT string_agg(x::text, ';' ORDER BY x::text) FROM NAME.u x)`
-	// What stays of a text when its transaction is over.
+	// This is the lasting effect of a text after its transaction.
 	sessionOfPostgreSQL = `SELECT concat_ws(' ', (SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_catalog.pg_settings WHERE source = 'session'), session_user, current_user,
 (SELECT count(*) FROM pg_catalog.pg_prepared_statements), (SELECT count(*) FROM pg_catalog.pg_cursors), (SELECT count(*) FROM pg_catalog.pg_listening_channels()),
 (SELECT count(*) FROM pg_catalog.pg_locks WHERE pid = pg_catalog.pg_backend_pid() AND locktype = 'advisory'),
 (SELECT count(*) FROM pg_catalog.pg_class WHERE relnamespace = pg_catalog.pg_my_temp_schema()))`
 )
 
-// postgreSQL is a database, and a role of its name that owns a schema in it and
-// may do nothing elsewhere.
+// postgreSQL is a database, and a role of its name with a schema in it and no rights elsewhere.
 type postgreSQL struct {
 	name    string
 	admin   *pgconn.PgConn
@@ -125,7 +124,7 @@ func (p *postgreSQL) order(t testing.TB, text string) {
 	}
 }
 
-// restore makes all anew that the role may change.
+// restore recreates everything that the role may change.
 func (p *postgreSQL) restore(t testing.TB) {
 	t.Helper()
 	p.order(t, "DROP OWNED BY NAME CASCADE; ALTER ROLE NAME RESET ALL; ALTER ROLE NAME LOGIN PASSWORD 'NAME' CONNECTION LIMIT -1 VALID UNTIL 'infinity'; "+
@@ -133,7 +132,7 @@ func (p *postgreSQL) restore(t testing.TB) {
 		"CREATE SCHEMA NAME AUTHORIZATION NAME; SET SESSION AUTHORIZATION NAME; SET search_path = NAME; "+tablesOfPostgreSQL+"RESET SESSION AUTHORIZATION; "+rowsOfPostgreSQL)
 }
 
-// ask gives the columns of a row, nil if the session gives none any more.
+// ask returns the columns of a row; nil from a broken session.
 func (p *postgreSQL) ask(ctx context.Context, query string) (row []string) {
 	results, err := p.conn.Exec(ctx, query).ReadAll()
 	if err != nil || len(results[0].Rows) != 1 {
@@ -145,7 +144,8 @@ func (p *postgreSQL) ask(ctx context.Context, query string) (row []string) {
 	return row
 }
 
-// begin begins a transaction, and gives what is written before it. The server may cut this too.
+// begin begins a transaction, and returns the counts before it. The server may break the connection
+// here, too.
 func (p *postgreSQL) begin(t *testing.T) (before []string) {
 	t.Helper()
 	var err error
@@ -164,8 +164,8 @@ func (p *postgreSQL) begin(t *testing.T) (before []string) {
 	return nil
 }
 
-// run runs a text within a transaction and commits it, if it
-// can be, and leaves all as it was before. tags are what was carried out; the error is the text's.
+// run runs a text within a transaction, commits it if possible, and restores the previous state.
+// tags are the executed statements; the error is the text's.
 func (p *postgreSQL) run(t *testing.T, text string) (did deed, tags []string, err error) {
 	t.Helper()
 	before := p.begin(t)
@@ -205,7 +205,7 @@ func (p *postgreSQL) run(t *testing.T, text string) (did deed, tags []string, er
 	return did, tags, err
 }
 
-// end ends the session, which may hold locks, and waits until it is gone.
+// end ends the session with its possible locks, and waits until it is gone.
 func (p *postgreSQL) end(t *testing.T) {
 	t.Helper()
 	_ = p.conn.Close(t.Context())

@@ -10,9 +10,8 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// The second opinion is SQLite's own: what it carries out as a write, or as a
-// change of its tables, must not be classed as a read, and what leaves a
-// transaction open must be classed as what begins one.
+// SQLite gives the second opinion. A text that writes, or changes tables, must not be classed as a
+// read. A text that leaves a transaction open must be classed as beginning one.
 func FuzzWhatSQLiteWritesIsNoRead(f *testing.F) {
 	for i, fl := range flavors {
 		if fl.flavor == SQLite {

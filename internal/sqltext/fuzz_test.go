@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is not part of a statement does not change what it means.
+// Text around a statement does not change its meaning.
 func FuzzClassify(f *testing.F) {
 	for i, fl := range flavors {
 		for _, text := range texts(f, i) {

@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
-// A write is in its caller's trace, whatever becomes of it; what the job does later is
-// in a trace of its own and points back.
+// A write is in its caller's trace, regardless of its outcome. The job's later delivery has its own
+// trace with a link back.
 func TestJobDeliveryLinksToTheCallersSpan(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
@@ -137,7 +137,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// An entry of a version that kept no trace, or somebody's own text, links to nothing.
+// An entry without a trace, from an older version, or with an arbitrary text in its place, has no
+// link.
 func TestWithoutATraceparentADeliveryLinksToNothing(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()

@@ -14,9 +14,8 @@ import (
 	"github.com/bedsql/bed/listener/bedotel"
 )
 
-// Whatever an entry says of itself, a delivery is a span that can be exported, and
-// linked to a span that the W3C's format can name or to none: an attribute that is
-// no UTF-8 makes OTLP refuse the whole batch.
+// Regardless of the entry's content, a delivery is an exportable span. It links to a span in W3C's
+// format, or to none: OTLP would refuse a whole batch for one attribute with invalid UTF-8.
 func FuzzNoEntryMakesASpanThatCannotBeExported(f *testing.F) {
 	for _, parent := range []string{
 		"", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",

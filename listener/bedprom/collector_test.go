@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
-// counted publishes events and gives the Collector that counted them.
+// counted publishes events and returns the Collector with their counts.
 func counted(t *testing.T, events ...listener.Event) *bedprom.Collector {
 	t.Helper()
 	bus := listener.NewBus(nil)
@@ -35,8 +35,7 @@ func counted(t *testing.T, events ...listener.Event) *bedprom.Collector {
 	return c
 }
 
-// gathered gives the samples of the metrics whose names begin with a prefix, one
-// line each.
+// gathered returns the samples of the metrics with this name prefix, one line each.
 func gathered(t *testing.T, c prometheus.Collector, prefix string) []string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

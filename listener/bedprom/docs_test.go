@@ -21,7 +21,7 @@ import (
 
 const docs = "../../docs/"
 
-// described gives the labels of each metric that there is.
+// described returns the labels of each metric.
 func described(t *testing.T) map[string][]string {
 	t.Helper()
 	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log { return nil }, 0))
@@ -52,7 +52,7 @@ var (
 	label    = regexp.MustCompile(`\w+`)
 )
 
-// fit reports what in a query there is not. used collects the metrics that it names.
+// fit reports the unknown parts of a query. used collects the metrics in it.
 func fit(query string, metrics map[string][]string, used map[string]bool) (faults []string) {
 	query = quoted.ReplaceAllString(query, `""`)
 	labelsOf := func(name string) []string {
@@ -90,7 +90,7 @@ func fit(query string, metrics map[string][]string, used map[string]bool) (fault
 	return faults
 }
 
-// queries gives the queries of the rules and of the dashboard by where they stand.
+// queries returns the queries of the rules and of the dashboard, by their places.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -191,8 +191,8 @@ func TestPromtoolAcceptsTheRulesAndTheyFire(t *testing.T) {
 	}
 }
 
-// Every process on a log reports the whole log: a query about it gives for two of them what
-// it gives for one, and for two logs what they hold together.
+// Every process on a log reports the whole log. A query gives the same result for two processes as
+// for one, and the sum for two logs.
 func TestNoQueryCountsALogOncePerInstance(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -18,7 +18,7 @@ func (silent) Connect(ctx context.Context) (driver.Conn, error) {
 	return nil, errors.New("it has no deadline")
 }
 
-// database/sql opens connections for those who wait without any context of theirs.
+// database/sql opens connections for waiting callers without a context of theirs.
 func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
 	t.Parallel()
 	target := delivery.Target{Connector: silent{}, Dialect: &delivery.Dialect{}}

@@ -23,10 +23,10 @@ var (
 	errLost    = errors.New("connection lost")
 )
 
-// letter is a write that leaves its name in the list of what was written.
+// letter is a write of its name to a list.
 type letter = Request[string]
 
-// database is what letters are written to.
+// database is the receiver of letters.
 type database struct {
 	mu     sync.Mutex
 	writes []string
@@ -189,8 +189,8 @@ func TestALostAnswerIsMadeGood(t *testing.T) {
 	})
 }
 
-// The write takes 7 s, as one under order keys does with others waiting behind it where a
-// round trip takes a third of a second.
+// The write takes 7 s, like one under order keys with others waiting behind it, at a round trip of
+// a third of a second.
 func TestALostAnswerOfASlowWriteIsMadeGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, tries := Retry{Definite: func(error) bool { return false }}, 0
@@ -271,8 +271,7 @@ func TestCloseWaitsForWhatWasQueued(t *testing.T) {
 	})
 }
 
-// What is of two kinds leaves in turns, and each kind in the order in which it
-// came.
+// Two kinds leave in turns, and each kind in order of arrival.
 func TestKindsTakeTurns(t *testing.T) {
 	for _, c := range []struct {
 		queue string // capitals are too large to share a write
