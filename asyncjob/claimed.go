@@ -70,8 +70,6 @@ type claimed struct {
 	tried   bool
 	// first: it is the first that its worker took at a time.
 	first bool
-	// surplus: too many that failed before wait already, so it is given back untried.
-	surplus bool
 	// failed are the attempts that failed, for operators.
 	failed []txlog.Attempt
 }
@@ -81,7 +79,7 @@ type claimed struct {
 // attempt.
 func (u *claimed) joins() bool {
 	d := u.drain
-	return d.src != nil && d.ctx.Err() == nil && d.down.get() == nil && !u.lease.Lost() && !u.rested() &&
+	return d.src != nil && d.ctx.Err() == nil && d.down.get() == nil && !u.lease.Lost() &&
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Undo == nil && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
 }
 
@@ -111,18 +109,12 @@ func (u *claimed) end() {
 
 // attend decides what to do with the unit, and does it.
 func (u *claimed) attend() result {
-	d, cfg := u.drain, &u.drain.job.cfg
+	d := u.drain
 	untouched := txlog.Verdict{InDoubt: u.InDoubt}
 	switch {
 	case u.lease.Lost():
 		return u.leaseLost()
 	case d.ctx.Err() != nil, d.down.get() != nil:
-		return u.pushBack(untouched)
-	case u.surplus:
-		untouched.After = jitter.Pause(2 * max(shortly, cfg.RetryDelay/2))
-		return u.pushBack(untouched)
-	case u.rested():
-		untouched.After = cfg.retryDelay(max(u.Tries, 1))
 		return u.pushBack(untouched)
 	}
 	if r, done := u.grouped(); done {
@@ -368,9 +360,7 @@ func (u *claimed) pushBack(verdict txlog.Verdict) result { return u.release(verd
 func (u *claimed) release(verdict txlog.Verdict, as kind) result {
 	job := u.drain.job
 	verdict.Attempts = u.failed
-	if !u.surplus {
-		u.drain.rested.Store(u.ID, true)
-	}
+	u.drain.rested.Store(u.ID, true)
 	_, err := backoff.Retry(u.drain.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(u.drain.writes, job.cfg.Lease)
 		defer cancel()

@@ -90,7 +90,7 @@ func TestLockWaitsDelayNoHealthyUnit(t *testing.T) {
 	for _, concurrency := range []int{2, 16} {
 		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
 			t.Parallel()
-			store := newStore(t)
+			store := &spy{Storage: newStore(t)}
 			locked := make(chan struct{})
 			var stuck atomic.Int64
 			healthy, retried := make(chan struct{}), make(chan struct{})
@@ -116,7 +116,7 @@ func TestLockWaitsDelayNoHealthyUnit(t *testing.T) {
 			cfg := patient()
 			cfg.Concurrency = concurrency
 			j := newJob(t, store, Targets{"orders": db.target()}, cfg)
-			ended := make(chan Report, 1)
+			ended, begun := make(chan Report, 1), time.Now()
 			go func() {
 				r, _ := j.RunOnce(context.Background())
 				ended <- r
@@ -125,17 +125,71 @@ func TestLockWaitsDelayNoHealthyUnit(t *testing.T) {
 			add(t, store, "orders", "UPDATE healthy SET n = 1", nil)
 			wait(t, "the healthy unit is delivered", healthy)
 			again.Store(true)
-			until(t, "the unit is given back", func() bool { return store.Retry(t.Context(), last.ID) == nil })
+			must(t, store.Retry(t.Context(), last.ID)) // it is not claimed, for others wait already
 			wait(t, "the unit that an operator retried is delivered", retried)
 			if n := stuck.Load(); n != int64(concurrency/2) {
 				t.Errorf("%d workers wait for the lock, want half of %d", n, concurrency)
 			}
+			all, err := store.List(t.Context(), txlog.Filter{Limit: waiters})
+			must(t, err)
+			claimed := 0
+			for _, u := range all {
+				if u.Leased {
+					claimed++
+				} else if u.NextTry.After(u.ReadAt) {
+					t.Fatalf("%+v rests, and no attempt was made at it", u)
+				}
+			}
+			if claimed > 2*slowKept {
+				t.Errorf("%d units are claimed, more than %d", claimed, 2*slowKept)
+			}
 			close(locked)
-			if r := <-ended; r.Delivered != 2 || r.Parked != 0 || r.Failed != 0 {
-				t.Errorf("report %v", r)
+			if r := <-ended; r.Claimed != waiters+1 || r.Delivered != 2 || r.PushedBack != waiters-1 {
+				t.Errorf("report %v, want each unit tried once", r)
+			}
+			// Seven claims see all units once a second; each of the others takes half of slowKept or more.
+			if n, most := store.claims.get(), 2*waiters/slowKept+10*(2+int(time.Since(begun)/time.Second)); n > most {
+				t.Errorf("%d claims, more than %d", n, most)
 			}
 		})
 	}
+}
+
+// One round tries everything that was due when it began, however much of it failed before.
+func TestRoundTriesEachDueUnitOnce(t *testing.T) {
+	t.Parallel()
+	const failing, healthy = 5 * slowKept, 20
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		store, pool := &spy{Storage: sqlLog(t, db)}, db.Open(t)
+		for i := range failing {
+			add(t, store, "orders", fmt.Sprintf("UPDATE failing SET n = 1 WHERE id = %d", i), nil)
+		}
+		mustExec(t, pool, "UPDATE transaction_log SET async_delivery_try_times = 1, next_try_time = 1")
+		for i := range healthy {
+			add(t, store, "orders", fmt.Sprintf("UPDATE healthy SET n = %d", i), nil)
+		}
+		var before atomic.Int64
+		tried := make(chan struct{})
+		fake := &fakeDB{onExec: func(ctx context.Context, q string) error {
+			if strings.Contains(q, "healthy") {
+				if before.Add(1) == healthy {
+					close(tried)
+				}
+				return nil
+			}
+			select { // what fails takes long, and holds up nothing
+			case <-tried:
+			case <-ctx.Done():
+			}
+			return answer{delivery.Retryable, "fake: locked"}
+		}}
+		cfg := brittle()
+		cfg.RetryDelay = time.Hour
+		r := runOnce(t, newJob(t, store, Targets{"orders": fake.target()}, cfg))
+		if r.Delivered != healthy || r.Failed != failing || r.Claimed != healthy+failing {
+			t.Errorf("report %v, want %d delivered and %d failed, each tried once", r, healthy, failing)
+		}
+	})
 }
 
 func lastUnit(t *testing.T, s txlog.Storage) (*txlog.Unit, int) {

@@ -12,6 +12,6 @@
 // after the other, oldest first. Otherwise order holds only within a data source
 // under an order key (bedsql.WithOrderKey), where a unit that is pending or parked
 // holds up those behind it. Any other unit that fails holds up nothing: units that failed
-// before have at most half of a data source's workers, and those that met contention are
-// delivered one after the other.
+// before have at most half of a data source's workers and stay in the log while many of them
+// are due, and those that met contention are delivered one after the other.
 package asyncjob

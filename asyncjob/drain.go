@@ -28,6 +28,8 @@ const (
 	lookEvery = time.Second
 	// slowKept is how many units that failed before wait in memory at the most.
 	slowKept = 64
+	// walkRest is how many times as long as a walk took the job rests before the next one.
+	walkRest = 10
 )
 
 // drain is one round's work on one data source. It shares nothing with those
@@ -47,8 +49,8 @@ type drain struct {
 
 	// down is why the data source became unreachable in this round.
 	down cause
-	// rested are the ids of the units that were given back in this round: what rests for
-	// a very short time may come back.
+	// rested holds the ids of the units that were given back in this round. The round tries
+	// no unit twice, however short its rest.
 	rested sync.Map
 	// blocked is the first reason for which units wait for an operator.
 	blocked cause
@@ -176,7 +178,8 @@ func (d *drain) claimAll() error {
 	}
 	// The workers need not wait for the first to be many.
 	most := min(d.job.cfg.TransactionLogFetchDataCount, max(firstClaim, firstPerWorker*d.concurrency()))
-	for stuck := false; d.ctx.Err() == nil; {
+	var w walk
+	for d.ctx.Err() == nil {
 		limit, paused, err := d.allowed(most)
 		if err != nil {
 			return err
@@ -184,28 +187,24 @@ func (d *drain) claimAll() error {
 		if d.pause(paused); limit == 0 {
 			return nil
 		}
-		units, err := d.claim(limit)
+		back := w.left && work.hasRoom(w.stuck)
+		held, page, err := d.claim(limit, w.from(back), work, w.stuck)
 		if err != nil {
 			return err
 		}
-		held, fresh := d.hold(units)
-		work.spare(held, stuck)
 		work.add(held)
 		// Of an unknown data source one batch is enough to show that it is there.
 		if d.src == nil {
 			return nil
 		}
-		// What is slow keeps others from being claimed for lookEvery at most.
-		left := len(units) / 2
-		if len(units) < limit || !fresh {
-			if stuck = true; work.until(lookEvery, func() bool { return work.workers == 0 }) {
-				return nil
-			}
-		} else {
+		if w.saw(page, back); page.full {
 			most = d.job.cfg.TransactionLogFetchDataCount
-			stuck = !work.until(lookEvery, func() bool { return work.healthy() <= left })
+			// Units that are slow keep others from being claimed for lookEvery at most.
+			if !work.until(lookEvery, func() bool { return work.waiting-work.slow(w.stuck) <= len(held)/2 }) {
+				w.stuck = true
+			}
 		}
-		if d.down.get() != nil || d.noReceipts.get() != nil {
+		if w.ended(work) || d.down.get() != nil || d.noReceipts.get() != nil {
 			return nil
 		}
 	}
@@ -225,34 +224,49 @@ func (d *drain) allowed(most int) (n int, paused bool, err error) {
 	return d.job.control.reserve(d.ctx, d.name, most)
 }
 
-// claim does not end with ctx: an answer that came too late would leave units
-// claimed that nobody knows of until their leases end.
-func (d *drain) claim(limit int) ([]*txlog.Unit, error) {
+// claim claims units after one, as work chooses. It does not end with ctx: an answer that came
+// too late would leave units claimed until their leases end.
+func (d *drain) claim(limit int, after *txlog.Unit, work *queue, stuck bool) (held []*claimed, p page, err error) {
 	cfg := &d.job.cfg
 	ctx, cancel := context.WithTimeout(d.flight, cfg.Lease)
 	defer cancel()
-	return d.job.storage.Claim(ctx, txlog.ClaimRequest{
-		DataSource: d.name, Limit: limit, MinAge: max(cfg.MaxDeliveryTryDelay, 0), Lease: cfg.Lease,
+	began := time.Now()
+	units, err := d.job.storage.Claim(ctx, txlog.ClaimRequest{
+		DataSource: d.name, Limit: limit, MinAge: max(cfg.MaxDeliveryTryDelay, 0), Lease: cfg.Lease, After: after,
+		Pick: func(due []*txlog.Unit) (picked []*txlog.Unit) {
+			chosen, left := work.choose(slices.DeleteFunc(d.own(due), (*claimed).rested), stuck)
+			for _, u := range chosen {
+				picked = append(picked, u.Unit)
+			}
+			p = page{full: len(due) == limit, left: left}
+			if last := due[len(due)-1]; len(chosen) < len(due) && !last.AtOnce {
+				p.last = &txlog.Unit{ID: last.ID, NextTry: last.NextTry}
+			}
+			return picked
+		},
 	})
-}
-
-// hold keeps the leases of what was claimed. It reports whether there is any
-// that was not given back in this round before: what rests for a very short
-// time may come back.
-func (d *drain) hold(units []*txlog.Unit) (held []*claimed, fresh bool) {
-	if len(units) == 0 {
-		return nil, false
+	p.took = time.Since(began)
+	if p.none = len(units) == 0; p.none || err != nil {
+		return nil, p, err
 	}
 	d.note(func(r *DataSourceReport) { r.Claimed += len(units) })
-	held = make([]*claimed, len(units))
-	for i, u := range units {
-		held[i] = &claimed{Unit: u, drain: d, lease: d.job.leases.Keep(u)}
-		if d.src != nil {
-			held[i].kind = d.src.kindOf(u)
-		}
-		fresh = fresh || !held[i].rested()
+	held = d.own(units)
+	for _, u := range held {
+		u.lease = d.job.leases.Keep(u.Unit)
 	}
-	return held, fresh
+	return held, p, nil
+}
+
+// own wraps units for this drain.
+func (d *drain) own(units []*txlog.Unit) []*claimed {
+	all := make([]*claimed, len(units))
+	for i, u := range units {
+		all[i] = &claimed{Unit: u, drain: d}
+		if d.src != nil {
+			all[i].kind = d.src.kindOf(u)
+		}
+	}
+	return all
 }
 
 func (d *drain) concurrency() int {

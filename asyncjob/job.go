@@ -83,7 +83,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 	return j, nil
 }
 
-// RunOnce makes one round: it delivers what is due, all data sources side by
+// RunOnce makes one round: it tries each unit that is due once, all data sources side by
 // side. When ctx is done it begins nothing new, gives back what it claimed and
 // did not begin, and waits for what is in flight, at most for
 // Config.ShutdownTimeout. An error means that the round is not complete,

@@ -304,7 +304,11 @@ func (c *counter) get() int {
 func (s *spy) Claim(ctx context.Context, r txlog.ClaimRequest) ([]*txlog.Unit, error) {
 	s.claims.inc()
 	if s.onClaim != nil {
-		return s.onClaim()
+		due, err := s.onClaim()
+		if len(due) > 0 {
+			due = r.Pick(due)
+		}
+		return due, err
 	}
 	return s.Storage.Claim(ctx, r)
 }

@@ -87,19 +87,22 @@ func (q *queue) add(units []*claimed) {
 	q.start()
 }
 
-// spare marks units that failed before where too many of them wait here already: what is due
-// after them could not be claimed. stuck: nothing was begun for a while, so those that may not
-// begin now count too.
-func (q *queue) spare(units []*claimed, stuck bool) {
+// choose returns the units to claim, and whether it left slow units because enough of them
+// wait here. For stuck see isSlow.
+func (q *queue) choose(units []*claimed, stuck bool) (chosen []*claimed, left bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	room := slowKept - q.slow(stuck)
+	room := q.room(stuck)
 	for _, u := range units {
-		if !u.AtOnce && (u.failedBefore() || stuck && !q.may(u, true)) {
-			room--
-			u.surplus = room < 0
+		if !u.AtOnce && q.isSlow(u, stuck) {
+			if room--; room < 0 {
+				left = true
+				continue
+			}
 		}
+		chosen = append(chosen, u)
 	}
+	return chosen, left
 }
 
 // start begins as many workers as there may be and have something to do.
@@ -156,7 +159,7 @@ func (q *queue) proof() int {
 // may reports whether a worker may begin with u now; alone: not beside others that it has.
 func (q *queue) may(u *claimed, alone bool) bool {
 	switch {
-	case u.surplus, u.AtOnce && q.atOnce < max(1, q.half()/2):
+	case u.AtOnce && q.atOnce < max(1, q.half()/2):
 		return true
 	case u.failedBefore():
 		return q.failing < q.half() && (u.kind == nil || u.kind.busy < q.half())
@@ -170,7 +173,7 @@ func (q *queue) pick(alone bool) *lane {
 	at, failed := -1, -1
 	for i, l := range q.ready {
 		u := l.units[0]
-		slow := u.failedBefore() && !u.AtOnce && !u.surplus
+		slow := u.failedBefore() && !u.AtOnce
 		if slow && failed < 0 && alone && q.may(u, alone) {
 			failed = i
 		} else if !slow && at < 0 && q.may(u, alone) {
@@ -199,7 +202,7 @@ func (q *queue) begin(l *lane, alone bool) *claimed {
 	q.waiting--
 	if q.last = false; u.AtOnce {
 		u.counted = &q.atOnce
-	} else if q.last = u.failedBefore() && !u.surplus; q.last {
+	} else if q.last = u.failedBefore(); q.last {
 		u.counted = &q.failing
 	}
 	if u.counted != nil {
@@ -273,20 +276,32 @@ func (q *queue) take(on []*lane, units []*claimed, share int) ([]*lane, []*claim
 	return on, units
 }
 
-// healthy is how many units wait that did not fail before; asked with mu held.
-func (q *queue) healthy() int { return q.waiting - q.slow(false) }
+// isSlow reports whether u failed before. While the queue is stuck, units that may not begin
+// now are slow too.
+func (q *queue) isSlow(u *claimed, stuck bool) bool {
+	return u.failedBefore() || stuck && !q.may(u, true)
+}
 
-// slow is how many wait that failed before, but for those that are given back; stuck is as
-// for spare.
+// slow counts the slow units that wait. The caller holds mu.
 func (q *queue) slow(stuck bool) (n int) {
-	for _, l := range q.ready {
+	for _, l := range q.lanes {
 		for _, u := range l.units {
-			if !u.surplus && (u.failedBefore() || stuck && !q.may(u, true)) {
+			if q.isSlow(u, stuck) {
 				n++
 			}
 		}
 	}
 	return n
+}
+
+// room is how many more slow units may wait. The caller holds mu.
+func (q *queue) room(stuck bool) int { return slowKept - q.slow(stuck) }
+
+// hasRoom reports whether it is worth while to claim more slow units.
+func (q *queue) hasRoom(stuck bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.room(stuck) >= slowKept/2
 }
 
 // until returns when reached says so, which is asked with mu held, or after most if that is

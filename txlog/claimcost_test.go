@@ -77,7 +77,7 @@ func TestClaimReadsOnlyDueRowsInIndexOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, got := range map[string]string{
-			"claim":           plan(t, pool, f, shape{kind: selectDue}, "orders", 0, 1<<60, 0, 10),
+			"claim":           plan(t, pool, f, shape{kind: selectDue}, "orders", 0, 0, "", 1<<60, 0, 10),
 			"DataSources":     plan(t, pool, f, shape{kind: nextDataSource}, "", lastName),
 			"DataSources, at": plan(t, pool, f, shape{kind: nextDataSource}, "down", lastName),
 		} {

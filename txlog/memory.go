@@ -244,6 +244,10 @@ func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 	})
 }
 
+func byNextTry(a, b *Unit) int {
+	return cmp.Or(a.NextTry.Compare(b.NextTry), strings.Compare(a.ID, b.ID))
+}
+
 // Claim implements [Storage].
 func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 	if err := r.validate(); err != nil {
@@ -254,14 +258,16 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 		var due []*Unit
 		for _, c := range m.units {
 			if c.DataSource == r.DataSource && !c.Parked && !c.blocked && !c.NextTry.After(now) &&
-				(c.AtOnce || c.CreatedAt.After(now) || !c.CreatedAt.After(now.Add(-r.MinAge))) {
+				(c.AtOnce || c.CreatedAt.After(now) || !c.CreatedAt.After(now.Add(-r.MinAge))) &&
+				(c.AtOnce || r.After == nil || byNextTry(c, r.After) > 0) {
 				due = append(due, c)
 			}
 		}
-		slices.SortFunc(due, func(a, b *Unit) int {
-			return cmp.Or(a.NextTry.Compare(b.NextTry), strings.Compare(a.ID, b.ID))
-		})
+		slices.SortFunc(due, byNextTry)
 		due = due[:min(len(due), r.Limit)]
+		if r.Pick != nil && len(due) > 0 {
+			due = r.Pick(due)
+		}
 		token := NewID()
 		out := make([]*Unit, len(due))
 		for i, c := range due {

@@ -47,7 +47,7 @@ func openLog(t *testing.T, driver, dsn string) *SQLStorage {
 // SQLite's way of finding rows.
 func claimReads(t *testing.T, pool *sql.DB, f Flavor) (n int, by string) {
 	t.Helper()
-	args := []any{"orders", int64(0), int64(1) << 60, int64(0), 10}
+	args := []any{"orders", int64(0), int64(0), "", int64(1) << 60, int64(0), 10}
 	if f == FlavorSQLite {
 		_, by, _ = strings.Cut(plan(t, pool, f, shape{kind: selectDue}, args...), "detail=")
 		return 0, by

@@ -93,7 +93,7 @@ func TestClaimSkipsClaimedRowsUnderAHeldSnapshot(t *testing.T) {
 				}
 			}
 			pages := func(from int64) int {
-				rows, err := pool.Query(server.plan+shape{kind: selectDue}.text(s.db.backend.Flavor), "orders", from, int64(1)<<60, 0, 1)
+				rows, err := pool.Query(server.plan+shape{kind: selectDue}.text(s.db.backend.Flavor), "orders", from, from, "", int64(1)<<60, 0, 1)
 				if err != nil {
 					t.Fatal(err)
 				}

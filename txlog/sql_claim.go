@@ -44,9 +44,16 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 	}
 	lease := Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
 	reach := c.reach(r.DataSource)
-	from, look := reach.begin(time.Now()), look{}
+	from, look, all := reach.begin(time.Now()), look{}, r.After == nil
+	if !all {
+		from = r.After.NextTry.UnixMilli()
+	}
 	err = c.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
 		due, look, err = c.find(ctx, q, r, from)
+		if n := len(due); r.Pick != nil && n > 0 {
+			due = r.Pick(due)
+			all = all && len(due) == n
+		}
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -77,6 +84,9 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 		return nil, err
 	}
 	if c.db.backend.Flavor != FlavorSQLite { // its index keeps nothing of what was claimed
+		if !all { // units are left before the last one
+			look.settled = 0
+		}
 		reach.end(look, len(due), time.Now())
 	}
 	for _, u := range due {
@@ -92,7 +102,7 @@ func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int6
 		sh.kind = selectDueUnlocked
 	}
 	if from > atOnce {
-		due, err = firstRows(ctx, q, sh, r.DataSource, atOnce, atOnce, millis(r.MinAge), r.Limit)
+		due, err = firstRows(ctx, q, sh, r.DataSource, atOnce, atOnce, "", atOnce, millis(r.MinAge), r.Limit)
 	}
 	began := time.Now()
 	if err != nil || len(due) == r.Limit {
@@ -102,7 +112,11 @@ func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int6
 	if begin == atOnce {
 		begin = longAgo
 	}
-	more, err := firstRows(ctx, q, sh, r.DataSource, begin, math.MaxInt64, millis(r.MinAge), r.Limit-len(due))
+	last := ""
+	if r.After != nil {
+		last = r.After.ID
+	}
+	more, err := firstRows(ctx, q, sh, r.DataSource, begin, begin, last, math.MaxInt64, millis(r.MinAge), r.Limit-len(due))
 	due = append(due, more...)
 	l = look{from: from, took: max(time.Since(began), 1), full: len(due) == r.Limit}
 	if n := len(due); n > 0 {

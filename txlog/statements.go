@@ -138,7 +138,7 @@ func (sh shape) text(f Flavor) string {
 		}
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
 		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (transaction_log_due)`, Postgres: ``, SQLite: ``}) + `
-  WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND next_try_time <= ` + f.Pick(sqltext.Texts{MySQL: `LEAST`, Postgres: `LEAST`, SQLite: `MIN`}) + `({now}, ?) AND statement_no = 0
+  WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND (next_try_time > ? OR id > ?) AND next_try_time <= ` + f.Pick(sqltext.Texts{MySQL: `LEAST`, Postgres: `LEAST`, SQLite: `MIN`}) + `({now}, ?) AND statement_no = 0
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
   ORDER BY next_try_time, id LIMIT ?` + lock
 	case takeRows:

@@ -105,7 +105,7 @@ type Storage interface {
 
 	// Claim takes up to r.Limit units of r.DataSource that have no owner, are due, not parked,
 	// and at least r.MinAge old (see Unit.Due). Units with AtOnce come first, then the order is
-	// by NextTry and id. Two claimers never get the same unit. Returned units carry the InDoubt
+	// by NextTry and id. r.Pick may leave some of them. Two claimers never get the same unit. Returned units carry the InDoubt
 	// of their past attempts; in the store they are in doubt until the claimer's Release. An
 	// unreadable unit is returned with Unreadable set, so that the claimer can park it; it
 	// never affects the others.
@@ -194,8 +194,16 @@ func stateOf(u *Unit) State {
 type ClaimRequest struct {
 	// DataSource is the data source of the units.
 	DataSource string
-	// Limit is the maximum number of units; at least 1.
+	// Limit is the maximum number of due units to look at; at least 1.
 	Limit int
+	// After restricts the claim to the units after this one, in the order of NextTry and id,
+	// and to units with AtOnce. Only its NextTry and ID count. It must not be AtOnce itself.
+	// nil means no restriction.
+	After *Unit
+	// Pick selects the units to claim among the due ones. The others stay as they are. Each
+	// unit has only its first statement. Pick runs while their rows are locked, so it must be
+	// quick. It must not change the units. nil selects all.
+	Pick func(due []*Unit) []*Unit
 	// MinAge excludes units that were added more recently.
 	MinAge time.Duration
 	// Lease is how long the claimer owns them; at least a millisecond.

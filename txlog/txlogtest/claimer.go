@@ -13,6 +13,7 @@ import (
 var claimerClaims = []claim{
 	{"a unit cannot be claimed while its writer owns it", ownedIsNotClaimed},
 	{"units are claimed in the order of their next try, then of their ids, up to the limit", claimOrder},
+	{"a claim leaves what its Pick does not want as it is, and goes on after a unit", picked},
 	{"a young unit is left alone", minAge},
 	{"only units of the asked data source are claimed", oneDataSource},
 	{"a claimed unit tells of the attempts before it and is in doubt from then on", inDoubt},
@@ -61,6 +62,49 @@ func claimOrder(t *testing.T, s txlog.Storage) {
 		t.Fatalf("got %d units, want 3", len(got))
 	}
 	wantIDs(t, "claim of ties", got, d, e, f)
+}
+
+func picked(t *testing.T, s txlog.Storage) {
+	units := make([]*txlog.Unit, 6)
+	for i := range units {
+		units[i] = newUnit("orders", "UPDATE "+strconv.Itoa(i), "UPDATE more")
+	}
+	add(t, s, long, units...)
+	for _, u := range slices.Backward(units) { // the order is not that of the ids
+		must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+		time.Sleep(3 * time.Millisecond)
+	}
+	var last *txlog.Unit
+	every := func(second int) func([]*txlog.Unit) []*txlog.Unit {
+		return func(due []*txlog.Unit) (some []*txlog.Unit) {
+			for i, u := range due {
+				if last = (&txlog.Unit{ID: u.ID, NextTry: u.NextTry}); i%2 == second {
+					some = append(some, u)
+				}
+			}
+			return some
+		}
+	}
+	r := txlog.ClaimRequest{DataSource: "orders", Limit: 3, Lease: long, Pick: every(1)}
+	wantIDs(t, "picked", take(t, s, r), units[4])
+	if left := get(t, s, units[5].ID); left.Leased || left.InDoubt || left.Tries != 0 || left.NextTry.After(left.ReadAt) {
+		t.Errorf("a unit that was left is now %+v", left)
+	}
+	must(t, s.Retry(t.Context(), units[3].ID)) // it comes first, although it is before the last one
+	r.After, r.Pick = last, every(0)
+	got := take(t, s, r)
+	wantIDs(t, "picked after the last one", got, units[3], units[1])
+	if len(got[0].Statements) != 2 {
+		t.Errorf("it has the statements %+v", got[0].Statements)
+	}
+	wantIDs(t, "at the end", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long, After: last}), units[0])
+	wantIDs(t, "from the beginning", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long}), units[5], units[2])
+	// Several may be due at the same moment.
+	ties := []*txlog.Unit{newUnit("ties", "UPDATE a"), newUnit("ties", "UPDATE b"), newUnit("ties", "UPDATE c")}
+	addShort(t, s, ties...)
+	eventually(t, "the leases end", func() bool { return !get(t, s, ties[0].ID).Leased && !get(t, s, ties[2].ID).Leased })
+	first := get(t, s, ties[0].ID)
+	wantIDs(t, "after a tie", take(t, s, txlog.ClaimRequest{DataSource: "ties", Limit: 9, Lease: long, After: first}), ties[1:]...)
 }
 
 func minAge(t *testing.T, s txlog.Storage) {

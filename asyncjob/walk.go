@@ -1,0 +1,81 @@
+package asyncjob
+
+import (
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// walk is a drain's way through the due units of its data source, claim by claim. The claims
+// leave slow units in the log while enough of them wait in memory, and go on behind them, so
+// that healthy units are found. Slow units that were left come first in the log: a claim from
+// its beginning finds them once there is room. A new walk begins from time to time, and the
+// drain ends after a walk that left nothing.
+type walk struct {
+	// took is how long its claims took.
+	took time.Duration
+	// after is the last unit seen, once a unit was left. Until then claims begin at the front.
+	after *txlog.Unit
+	// left: slow units were left.
+	left bool
+	// next is when the next walk begins. It is zero while this one goes on.
+	next time.Time
+	// stuck: deliveries have been slow in this drain; see queue.isSlow.
+	stuck bool
+}
+
+// page is what a claim saw.
+type page struct {
+	// full: more units may be due. left: slow units were left. none: no unit was claimed.
+	full, left, none bool
+	// last is the last unit, if any unit was left.
+	last *txlog.Unit
+	took time.Duration
+}
+
+// from returns the unit after which the next claim begins; back: it begins at the front.
+func (w *walk) from(back bool) *txlog.Unit {
+	if back {
+		return nil
+	}
+	return w.after
+}
+
+// saw notes the page of a claim. If a claim at the front finds no unit, another job has them.
+func (w *walk) saw(p page, back bool) {
+	switch w.took += p.took; {
+	case back && p.none:
+		w.again()
+	case !back:
+		w.left = w.left || p.left
+		if p.last != nil {
+			w.after = p.last
+		}
+		if !p.full {
+			w.next = time.Now().Add(max(lookEvery, walkRest*w.took))
+		}
+	}
+}
+
+// again begins a new walk.
+func (w *walk) again() { *w = walk{stuck: w.stuck} }
+
+// ended waits at the end of a walk until there is something to do. It reports whether the
+// drain has tried everything.
+func (w *walk) ended(q *queue) bool {
+	if w.next.IsZero() {
+		return false
+	}
+	idle := false
+	switch timely := q.until(max(time.Until(w.next), 1), func() bool {
+		idle = q.workers == 0
+		return idle || w.left && q.room(w.stuck) >= slowKept/2
+	}); {
+	case !timely:
+		w.stuck = true
+		w.again()
+	case idle && !w.left:
+		return true
+	}
+	return false
+}
