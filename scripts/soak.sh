@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes to real servers while everything around them is broken, and judges what
 # came of it: internal/test/soak/doc.go. The arguments are for how long, over the
-# three kinds of log (default 30m), the seed (default: a new one), and after how
+# three kinds of log and a run with contention (default 30m), the seed (default: a new one), and after how
 # long it is ended although it is not done (default: never). BED_SOAK_PAUSE and
 # BED_SOAK_BETWEEN say how often is written and broken. It starts and kills
 # servers of its own, so the binaries of MariaDB and PostgreSQL must be installed,

@@ -50,6 +50,7 @@ type appOrder struct {
 	Lease, Retention time.Duration
 	Release          int // an odd one has other settings
 	Guarantee        bedsql.Guarantee
+	Contended        bool // a quarter of the writes to accounts touches one row
 }
 
 // appReport is a process's report at its orderly end.

@@ -56,7 +56,7 @@ func writeHistory(b *testing.B, name string, sends int, pause time.Duration) map
 		k := pick(rng)
 		at := time.Duration(i) * time.Second / 400
 		l := Line{Event: EventSend, Send: fmt.Sprintf("app1-1-0-%d", i), Request: fmt.Sprintf("req-app1-1-0-%d", i), At: int64(at), Kind: k.name, Reads: k.reads}
-		l.Steps = k.steps(dice{rng, at, pace(pause)})
+		l.Steps = k.steps(dice{rng, at, pace(pause), false})
 		l.Atomic = k.atomic || len(l.Steps) == 1
 		answer := Line{Event: EventAnswer, Send: l.Send, Request: l.Request, At: int64(at + 20*time.Millisecond)}
 		for n, step := range l.Steps {

@@ -9,6 +9,10 @@
 // written under order keys. No write is idempotent. Each is in its process's journal before it is
 // sent and after its answer; see Line.
 //
+// A fourth run has serializable accounts on the targets, and a quarter of the writes to accounts
+// changes one row. Three failed tries park an entry there. Its faults do not count as tries, so the
+// judge finds every entry parked because of contention.
+//
 // The nemesis kills, stops and replaces processes, also by another build with other settings while
 // the old one drains; cuts, mutes, delays and holds back messages; kills, stops and restarts
 // servers and sets them read-only; kills sessions and queries; holds locks; shifts the clock of the
@@ -31,11 +35,11 @@
 // Without BED_SOAK_DURATION the test is a short one on shared servers, and spares these. The
 // environment variables below are set by `make soak`, or help to investigate:
 //
-//	BED_SOAK_DURATION  the duration of the faults, over all kinds of log (30m)
+//	BED_SOAK_DURATION  the duration of the faults, over all runs (30m)
 //	BED_SOAK_SEED      the seed of the writes and faults
 //	BED_SOAK_PAUSE     the mean pause of a worker between two requests (100ms)
 //	BED_SOAK_BETWEEN   the mean time between two faults (600ms)
-//	BED_SOAK_LOG       the only kind of log: mysql, postgres or sqlite
+//	BED_SOAK_LOG       the only run: mysql, postgres or sqlite (the log), or serializable
 //	BED_SOAK_DIR       the directory of journals and log lines
 //
 // There are 16 workers. With a shorter pause there are more registers and keys at a time, so that

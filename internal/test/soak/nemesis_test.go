@@ -85,11 +85,23 @@ var faults = []fault{
 	{"full disk under the log", 8, true, (*nemesis).fillDisk},
 }
 
+// uncounted are the faults after which a job counts no try. A fault that breaks a delivery's
+// connection, or cancels the delivery, does count.
+var uncounted = map[string]bool{
+	"kill -9 of an application": true, "kill -9 of a job": true, "row locks": true, "lock of the log": true,
+	"next release of an application": true, "next release of a job": true,
+}
+
+// makes reports whether a fault belongs to this run.
+func (n *nemesis) makes(f fault) bool {
+	return (!f.private || n.o.private) && (!n.o.serializable || uncounted[f.name])
+}
+
 // rage makes faults until its time has passed, and then repairs all.
 func (n *nemesis) rage(until time.Time) {
 	var sum int
 	for _, f := range faults {
-		if !f.private || n.o.private {
+		if n.makes(f) {
 			sum += f.weight
 		}
 	}
@@ -98,7 +110,7 @@ func (n *nemesis) rage(until time.Time) {
 		n.end(time.Now())
 		at := n.rng.IntN(sum)
 		for _, f := range faults {
-			if f.private && !n.o.private {
+			if !n.makes(f) {
 				continue
 			}
 			if at -= f.weight; at >= 0 {

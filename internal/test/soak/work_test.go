@@ -32,11 +32,13 @@ type kind struct {
 	send          func(ctx context.Context, a *app, r *sending) error
 }
 
-// dice choose the steps of a request, for a time since the start and a pace.
+// dice choose the steps of a request, for a time since the start and a pace. Contended dice
+// choose the first account every fourth time.
 type dice struct {
 	*rand.Rand
-	at   time.Duration
-	pace int
+	at        time.Duration
+	pace      int
+	contended bool
 }
 
 // kinds are sent without a key, and those of keyable under one, too.
@@ -88,7 +90,11 @@ func amount(rng dice) int64 {
 }
 
 func step(rng dice, target string) Step {
-	return Step{Target: target, Account: 1 + rng.Int64N(accounts), N: amount(rng)}
+	s := Step{Target: target, Account: 1 + rng.Int64N(accounts), N: amount(rng)}
+	if rng.contended && rng.IntN(4) == 0 {
+		s.Account = 1
+	}
+	return s
 }
 
 func anyTarget(rng dice) string { return []string{bankM, bankP}[rng.IntN(2)] }
@@ -140,7 +146,7 @@ func (w *worker) work(ctx context.Context, begun func()) {
 			w.keyed()
 		} else {
 			w.made++
-			w.send(k, fmt.Sprintf("req-%s-%d", w.name, w.made), k.steps(dice{w.rng, time.Since(w.Start), pace(w.Pause)}), false)
+			w.send(k, fmt.Sprintf("req-%s-%d", w.name, w.made), k.steps(dice{w.rng, time.Since(w.Start), pace(w.Pause), w.Contended}), false)
 		}
 		if w.made > 5 {
 			begun()
@@ -159,7 +165,7 @@ func (w *worker) keyed() {
 	for !keyable[k.name] {
 		k = pick(rng)
 	}
-	w.send(k, fmt.Sprintf("req-key%d", number), k.steps(dice{rng, time.Duration(number) * each, faster}), true)
+	w.send(k, fmt.Sprintf("req-key%d", number), k.steps(dice{rng, time.Duration(number) * each, faster, w.Contended}), true)
 }
 
 // sending is a request on its way.

@@ -120,9 +120,10 @@ func (w *world) database(name, driver string) *database {
 	case driver == testdb.DriverSQLite:
 		d.db = testdb.SQLite(w.t)
 	case driver == testdb.DriverMySQL && w.o.private:
-		d.server = testdb.PrivateMariaDB(w.t, w.ownClock(d, "--innodb-lock-wait-timeout=2")...)
+		isolation := "--transaction-isolation=" + w.isolation(name, "REPEATABLE-READ", "SERIALIZABLE")
+		d.server = testdb.PrivateMariaDB(w.t, w.ownClock(d, "--innodb-lock-wait-timeout=2", isolation)...)
 	case driver == testdb.DriverPostgres && w.o.private:
-		d.server = testdb.PrivatePostgres(w.t, w.ownClock(d, "lock_timeout=2000")...)
+		d.server = testdb.PrivatePostgres(w.t, w.ownClock(d, "lock_timeout=2000", "default_transaction_isolation="+w.isolation(name, "read committed", "serializable"))...)
 	case driver == testdb.DriverMySQL:
 		d.db = testdb.MySQL(w.t)
 	default:
@@ -145,6 +146,14 @@ func (w *world) database(name, driver string) *database {
 		w.exec(d, "GRANT ALL ON "+d.db.Name+".* TO app@'%'")
 	}
 	return d
+}
+
+// isolation chooses that of a database's server.
+func (w *world) isolation(name, usual, strict string) string {
+	if w.o.serializable && name != logName {
+		return strict
+	}
+	return usual
 }
 
 func (w *world) exec(d *database, statement string) {
@@ -188,7 +197,7 @@ func (w *world) startApp(i int) {
 	}
 	order, err := json.Marshal(appOrder{
 		Name: fmt.Sprintf("app%d-%d", i, w.born), Dir: w.dir, Seed: w.o.seed, Start: w.start, Pause: w.o.pause, Lease: w.o.lease, Retention: w.o.retention,
-		Release: w.release, Guarantee: w.o.guarantee,
+		Release: w.release, Guarantee: w.o.guarantee, Contended: w.o.serializable,
 		Targets:   map[string]string{bankM: w.dsn(w.targets[bankM], 0, m...), bankP: w.dsn(w.targets[bankP], 0, p...)},
 		LogDriver: w.log.db.Driver, Log: w.dsn(w.log, 0),
 	})
@@ -204,15 +213,18 @@ func (w *world) startJob(i int) {
 	w.born++
 	name := fmt.Sprintf("job%d-%d", i, w.born)
 	var b strings.Builder
-	batch := 100 - 80*(w.release%2)
+	batch, tries := 100-80*(w.release%2), 100_000
+	if w.o.serializable {
+		tries = 3
+	}
 	b.WriteString("targetDataSource:\n")
 	for _, d := range w.targets {
 		fmt.Fprintf(&b, "  %s: {driver: %s, dsn: %q}\n", d.name, d.db.Driver, w.dsn(d, 1))
 	}
 	fmt.Fprintf(&b, "transactionLogDataSource: {driver: %s, dsn: %q}\n", w.log.db.Driver, w.dsn(w.log, 1))
-	fmt.Fprintf(&b, "jobConfig: {name: %s, cron: \"* * * * * ?\", maxDeliveryTryTimes: 100000, maxDeliveryTryDelayMillis: 0, retryDelayMillis: 300, retryDelayMaxMillis: 1500, "+
+	fmt.Fprintf(&b, "jobConfig: {name: %s, cron: \"* * * * * ?\", maxDeliveryTryTimes: %d, maxDeliveryTryDelayMillis: 0, retryDelayMillis: 300, retryDelayMaxMillis: 1500, "+
 		"deliveryTimeoutMillis: 5000, probeTimeoutMillis: 1000, leaseMillis: %d, concurrency: 4, transactionLogFetchDataCount: %d, unknownDataSourceDelayMillis: 1000, receiptRetentionMillis: %d, purgeIntervalMillis: %d}\n",
-		name, w.o.lease.Milliseconds(), batch, w.o.retention.Milliseconds(), w.o.purge.Milliseconds())
+		name, tries, w.o.lease.Milliseconds(), batch, w.o.retention.Milliseconds(), w.o.purge.Milliseconds())
 	file := filepath.Join(w.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		w.t.Fatal(err)
