@@ -37,9 +37,9 @@ func parkCommand(a *app) *cobra.Command {
 }
 
 func discardCommand(a *app) *cobra.Command {
-	return actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries: what they hold will never be delivered",
-		`Erase entries: what they hold will never be delivered. On a terminal it asks
-before; elsewhere it requires --yes. It requires a --reason: who looks at the audit later will
+	return actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries: their writes will never be delivered",
+		`Erase entries: their writes will never be delivered. On a terminal it asks first;
+elsewhere it requires --yes. It requires a --reason: later readers of the audit will
 want to know why a write did not happen.`)
 }
 
@@ -47,11 +47,11 @@ func skipCommand(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "skip ID",
-		Short: "Let the entries behind one under its order key pass; it stays parked",
-		Long: `Let the entries that wait behind one under its order key pass. It must be the first one
-under the key, which show says, and not being delivered at this moment. It is parked, and
-stays so until it is retried or discarded. Once a later entry is delivered, the target refuses
-it: a retry parks it again as overtaken.
+		Short: "Let the entries waiting behind this one go first; it stays parked",
+		Long: `Let the entries waiting behind this one go first. It must be the first entry under its
+order key (see show), and not being delivered at this moment. It is parked, and stays
+parked until it is retried or discarded. Once a later entry is delivered, the target
+refuses this one: a retry parks it again as overtaken.
 
 It requires a --reason, which the audit keeps.
 
@@ -87,15 +87,15 @@ func actionCommand(a *app, act action, short, long string) *cobra.Command {
 		Short: short,
 		Long: long + `
 
-An ID is that of any row of the unit. An entry that is being delivered at this moment is
-refused. What fails does not stop the rest; the exit status is 1 if anything failed.
-Instead of IDs the filters of list say which. They are counted first, without those being
-delivered at that moment, and exactly these are changed: not what arrives or is parked
-while you confirm. What was delivered since is reported as gone. With --dry-run nothing is
-changed. What is done is audited.
+An ID can be the ID of any row of the unit. An entry being delivered at this moment is
+refused. A failure does not stop the rest; the exit status is 1 if any action failed.
+Instead of IDs, the filters of list can select entries. These are counted first, without
+those being delivered at that moment, and exactly these are changed: not the ones that
+arrive or are parked while you confirm. Entries delivered since are reported as gone.
+With --dry-run nothing changes. Each action is audited.
 
 JSON (-o json): an object with action, until (the log's clock at the count), changed, gone,
-left (numbers), ids (of those that were changed), failed and dryRun.`,
+left (numbers), ids (of the changed entries), failed and dryRun.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(cmd); err != nil {
 				return err
@@ -134,7 +134,7 @@ left (numbers), ids (of those that were changed), failed and dryRun.`,
 
 func reasonFlags(cmd *cobra.Command, reason *string, dryRun *bool) {
 	cmd.Flags().StringVar(reason, "reason", "", "why, for the audit")
-	cmd.Flags().BoolVar(dryRun, "dry-run", false, "say what would be done, and change nothing")
+	cmd.Flags().BoolVar(dryRun, "dry-run", false, "print what would be done, and change nothing")
 }
 
 // clerk carries one action out.

@@ -19,32 +19,32 @@ func amendCommand(a *app) *cobra.Command {
 	m := &amender{app: a}
 	cmd := &cobra.Command{
 		Use:   "amend ID | --kind KIND",
-		Short: "Replace the SQL or the parameters of parked entries that are surely not applied",
-		Long: `Replace the SQL or the parameters of one statement of a parked entry that is surely not
-applied, such as after a column was renamed; with --kind, of all entries of a kind, which must
-hold the same text. The new text can be any DML. Entries stay parked: retry them afterwards. On
-a terminal it asks before; elsewhere it requires --yes. It requires a --reason; the audit
-keeps the old text.
+		Short: "Replace the SQL or the parameters of parked entries that are certainly not applied",
+		Long: `Replace the SQL or the parameters of one statement of a parked entry, such as after
+renaming a column. The entry must certainly not be applied. With --kind, do so for all
+entries of a kind; they must hold the same text. The new text can be any DML. Entries stay
+parked: retry them afterwards. On a terminal it asks first; elsewhere it requires --yes.
+It requires a --reason; the audit keeps the old text.
 
-Refused are entries that are in doubt and whose receipt cannot end that, that must not be run
-again, or that were written under an idempotency key; a text that is not one DML statement;
-and one that the data source, if it can be reached, would not prepare.
+It refuses an entry in doubt, unless the receipt ends the doubt; an entry that must not be
+run again; an entry written under an idempotency key; a text other than one DML statement;
+and a text that the data source, if reachable, would not prepare.
 
-With --kind, which kinds and rehearse print, the parked entries that it and the other filters
-select are counted first, at most 10,000, and no others are changed. The first of them is tried as
-it will be, in a transaction that is rolled back: if it is refused, nothing is changed.
---dry-run ends there. What cannot be amended is left as it is, and reported.
+With --kind (see kinds and rehearse), the parked entries matching it and the other filters
+are counted first, at most 10,000, and no others are changed. The first one is tried in its
+new form, in a transaction that is rolled back: if it is refused, nothing changes.
+--dry-run ends there. Entries that cannot be amended stay as they are, and are reported.
 
-Parameters are a JSON array in the log's own form, such as [1, "text", {"uint64": 7}], or what
-show --show-parameters -o json prints as parameters or typedParameters; left out, they stay.
-Text and parameters after @ name a file that holds them, and - is standard input: values on a
-command line are seen by other users of the machine.
+Parameters are a JSON array in the log's own form, such as [1, "text", {"uint64": 7}], or
+as show --show-parameters -o json prints them in parameters or typedParameters. Without
+them, the old ones stay. For text and parameters, @FILE reads a file, and - standard input:
+other users of the machine can see values on a command line.
 
 JSON (-o json): an object with id, statement and unprepared (why the data source could not
-be asked; empty if it takes the text). With --kind, one with changed, gone and left (numbers), ids
-(of those that were changed), kept (why others were not: why, entries and oldest), statement,
-kind (which selects those with the new text), tried (an ID), trial, untried (why there is no
-trial) and dryRun.`,
+be asked; empty if it accepts the text). With --kind, one with changed, gone and left
+(numbers), ids (of the changed entries), kept (the reasons for leaving others: why, entries
+and oldest), statement, kind (of the entries with the new text), tried (an ID), trial,
+untried (why there is no trial) and dryRun.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := m.read(cmd, args); err != nil {
 				return err
@@ -60,9 +60,9 @@ trial) and dryRun.`,
 	a.logFlags(cmd)
 	filterFlags(a, cmd, &m.filters)
 	flags := cmd.Flags()
-	flags.StringVar(&m.to.SQL, "sql", "", "the new text, @FILE, or - for standard input; left out, it stays")
-	flags.StringVar(&m.to.Parameters, "parameters", "", "the new parameters as a `JSON` array, @FILE, or -; left out, they stay")
-	flags.IntVar(&m.to.Statement, "statement", 0, "which statement of several, from 1")
+	flags.StringVar(&m.to.SQL, "sql", "", "the new text, @FILE, or - for standard input (default: the old text)")
+	flags.StringVar(&m.to.Parameters, "parameters", "", "the new parameters as a `JSON` array, @FILE, or - (default: the old ones)")
+	flags.IntVar(&m.to.Statement, "statement", 0, "the number of the statement, if there are several, from 1")
 	reasonFlags(cmd, &m.reason, &m.dryRun)
 	flags.BoolVar(&m.yes, "yes", false, "do not ask")
 	return cmd

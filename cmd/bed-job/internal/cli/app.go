@@ -155,12 +155,12 @@ func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(fo
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bed-job",
-		Short: "Delivers the transaction log of soft transactions and shows what it holds",
-		Long: `bed-job delivers writes that were logged but are not known to have arrived, and
-lets an operator look at, retry and discard those that cannot be delivered.
+		Short: "Deliver the transaction log of soft transactions, and inspect it",
+		Long: `bed-job delivers logged writes that may not have arrived, and lets an operator inspect,
+retry and discard those that cannot be delivered.
 
-Exit status: 0 done, 1 something failed, 2 the command line is wrong; those of check,
-doctor and rehearse are their own.`,
+Exit status: 0 success, 1 failure, 2 wrong command line; check, doctor and rehearse have
+their own.`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -209,8 +209,8 @@ func oneID(cmd *cobra.Command, args []string) error {
 // configFlags are for commands that open the log.
 func (a *app) configFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default $"+ConfigVariable+", else "+DefaultConfig+")")
-	cmd.Flags().StringVar(&a.logName, "log", "", "the `name` of the log, where transactionLogDataSource lists several")
-	cmd.Flags().DurationVar(&a.logTimeout, "log-timeout", defaultLogTimeout, "how long an answer of the transaction log is waited for")
+	cmd.Flags().StringVar(&a.logName, "log", "", "the `name` of the log, if transactionLogDataSource lists several")
+	cmd.Flags().DurationVar(&a.logTimeout, "log-timeout", defaultLogTimeout, "how long to wait for each answer of the transaction log")
 }
 
 // logFlags are for commands that also print results.

@@ -16,16 +16,16 @@ func auditCommand(a *app) *cobra.Command {
 	var values bool
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "List what operators did, newest first",
-		Long: `List what operators did, in the console, by its API and by these commands, newest first:
-when (by the log's clock), who, to how many entries, and why. Of an action by a filter it
-shows the filter, when its matches were counted, and how many of them were gone by then.
-Of an amended statement it keeps the old and the new text. Values, which are parameters and
-texts of filters, are shown only with --show-parameters, which is audited.
+		Short: "List the actions of operators, newest first",
+		Long: `List the actions of operators in the console, by its API and by these commands, newest
+first: when (by the log's clock), who, on how many entries, and why. For an action by a
+filter it shows the filter, the time of the count, and how many entries were gone by then.
+For an amended statement it keeps the old and the new text. Values (parameters, and texts
+of filters) are shown only with --show-parameters, and that is audited.
 
 JSON (-o json): an array of objects with id, time, who, action, what (an entry's ID, a
 data source, or a filter or an amendment as JSON, whole), count and reason. A filter has the
-ids of what was changed, up to 10,000.`,
+ids of the changed entries, up to 10,000.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {

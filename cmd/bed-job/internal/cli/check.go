@@ -34,20 +34,20 @@ func checkCommand(a *app) *cobra.Command {
 	t := thresholds{-1, -1, -1, -1}
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Tell a monitor in one line whether an operator has to look",
-		Long: `Tell a monitor in one line whether an operator has to look: how many entries are parked,
-how old the oldest is that waits to be delivered, and which data sources cannot be
-reached. Without any threshold one parked entry is a warning. A data source that this
-machine, or a job, cannot reach is critical; one that is paused while entries wait for it is
-a warning. A group that is half undone is critical. Reaching a threshold counts.
+		Short: "Report to a monitor in one line whether an operator is needed",
+		Long: `Report to a monitor in one line whether an operator is needed: the number of parked
+entries, the age of the oldest waiting one, and the unreachable data sources. Without any
+threshold one parked entry is a warning. A data source that this machine or a job cannot
+reach is critical; a paused one with waiting entries is a warning. A group that is half
+undone is critical. Reaching a threshold counts.
 
-Exit status, as monitors know it: 0 all is well, 1 warning, 2 critical, 3 it is not
-known: the log does not answer, or the command line or the configuration is wrong.
+Exit status, following the conventions of monitors: 0 all is well, 1 warning, 2 critical,
+3 unknown: the log does not answer, or the command line or the configuration is wrong.
 
 JSON (-o json): an object with status (OK, WARNING, CRITICAL or UNKNOWN), reasons, parked,
-waiting, leased, halfUndone, oldestSeconds (of the oldest that waits), contended and contendedSeconds (how many
-entries other transactions were in the way of, and for how long), paused and unreachable (names of
-data sources), and error (why it is UNKNOWN). The exit status is the same.`,
+waiting, leased, halfUndone, oldestSeconds (of the oldest waiting entry), contended and
+contendedSeconds (the number of entries held up by other transactions, and the time),
+paused and unreachable (names of data sources), and error (why it is UNKNOWN). The exit status is the same.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			set := cmd.Flags().Changed

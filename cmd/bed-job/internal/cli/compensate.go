@@ -15,17 +15,17 @@ func compensateCommand(a *app) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "compensate TX",
-		Short: "Turn a group back: what was applied of it is undone",
-		Long: `Turn a group back, a soft transaction that recorded what undoes its parts: what was
-applied of it is undone by the job, the last part first, and what was not applied never will
-be. TX is the soft transaction's id, or that of any of its entries. On a terminal it asks
-before; elsewhere it requires --yes. It requires a --reason, which the audit keeps.
+		Short: "Compensate a group: undo the parts that were applied",
+		Long: `Compensate a group, a soft transaction whose parts were recorded with compensations.
+The job undoes the applied parts, the last one first, and the other parts will never be
+applied. TX is the ID of the soft transaction or of any of its entries. On a terminal it
+asks first; elsewhere it requires --yes. It requires a --reason, which the audit keeps.
 
-A group of which everything is delivered has no way back any more. One that is half undone
-goes on where it stopped, as by retry.
+A group that was delivered as a whole can no longer be compensated. One that is half undone
+resumes where it stopped, as after a retry.
 
-JSON (-o json): an object with transactionId, parts (how many it has) and dataSource (where
-the job begins to undo them).`,
+JSON (-o json): an object with transactionId, parts (their number) and dataSource (the
+first one to compensate).`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {

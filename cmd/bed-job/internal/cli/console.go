@@ -14,11 +14,12 @@ func consoleCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console",
 		Short: "Serve the web console and its JSON API, without a job",
-		Long: `Serve the web console and its JSON API until SIGINT, SIGTERM or SIGHUP: what the log
-holds, why it is stuck, what a retry would do, and the actions that clear it. No job
-runs here; "bed-job run" serves the same when its configuration says console.listen.
+		Long: `Serve the web console and its JSON API until SIGINT, SIGTERM or SIGHUP. They show the
+log's entries, the reasons of stuck ones and the effect of a retry, and offer the actions
+to clear them. No job runs here; "bed-job run" serves the same if its configuration has
+console.listen.
 
-The section console of the configuration says where it listens and who may log in:
+The section console of the configuration sets the address and the users:
 
     console:
       listen: "127.0.0.1:8390"
@@ -28,13 +29,13 @@ The section console of the configuration says where it listens and who may log i
 Several logs (transactionLogDataSource as a list) are shown together, and each by itself;
 --log shows one alone.
 
-Without users and tokens it listens on loopback only, and whoever asks there has all
+Without users and tokens it listens on loopback only, and every user there has all
 roles.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runConsole(cmd.Context(), a, listen) },
 	}
 	a.configFlags(cmd)
-	cmd.Flags().StringVar(&listen, "listen", "", "listen there, whatever the configuration says (default: console.listen, else "+DefaultListen+")")
+	cmd.Flags().StringVar(&listen, "listen", "", "the address to listen on (default: console.listen, else "+DefaultListen+")")
 	return cmd
 }
 

@@ -15,27 +15,27 @@ import (
 func pauseCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
 		Action: ops.Pause, args: "NAME", done: "paused: no job delivers there until it is resumed",
-		short: "Have no job deliver to a data source until it is resumed",
-		long: `Have no job deliver to a data source until it is resumed: before work on it, or while
-it does harm. What is being delivered is finished. Applications go on: what they leave
-pending waits in the log. Each job looks at it in each round.`,
+		short: "Stop all deliveries to a data source until it is resumed",
+		long: `Stop all deliveries to a data source until it is resumed: before work on it, or while
+deliveries do harm. Running deliveries finish. Applications go on, and their pending writes
+wait in the log. Jobs check for a pause in each round.`,
 	})
 }
 
 func resumeCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
 		Action: ops.Resume, args: "NAME", done: "resumed",
-		short: "Have jobs deliver again to a data source that was paused",
-		long:  "Have jobs deliver again to a data source that was paused.",
+		short: "Let jobs deliver to a paused data source again",
+		long:  "Let jobs deliver to a paused data source again.",
 	})
 }
 
 func limitCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
 		Action: ops.Limit, args: "NAME PER_SECOND",
-		short: "Bound the deliveries to a data source by all jobs together",
-		long: `Bound the deliveries to a data source by all jobs together to PER_SECOND;
-0 lifts the limit. What applications write themselves is not bounded.`,
+		short: "Limit the deliveries to a data source by all jobs together",
+		long: `Limit the deliveries to a data source, by all jobs together, to PER_SECOND; 0 lifts the
+limit. Applications' own writes are not limited.`,
 	})
 }
 

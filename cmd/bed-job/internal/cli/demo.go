@@ -16,11 +16,11 @@ func demoCommand(a *app) *cobra.Command {
 	var keep, console bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the four ways a write can take, on two SQLite databases with real faults",
+		Short: "Demonstrate the four ways of a write, on two SQLite databases with real faults",
 		Long: `Move money between two SQLite databases in a temporary directory while faults are
-injected and a program is killed, show each way a write can take, and check the
-balances at the end. Nothing else needs to be installed; it takes a few seconds. With --console
-the job stays, with its web console. The exit status is 1 if a balance is not what it must be.`,
+injected and a program is killed. Show each way of a write, and check the balances at the
+end. It needs no other program and takes a few seconds. With --console the job stays, with
+its web console. The exit status is 1 if a balance is wrong.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir, ok := a.Getenv(demo.ApplicationVariable); ok {
@@ -41,7 +41,7 @@ the job stays, with its web console. The exit status is 1 if a balance is not wh
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the databases, to look at them afterwards")
-	cmd.Flags().BoolVar(&console, "console", false, "leave a job with its web console running at the end, with the entry that is stuck")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the databases for inspection")
+	cmd.Flags().BoolVar(&console, "console", false, "leave a job with its web console running at the end, with the stuck entry")
 	return cmd
 }

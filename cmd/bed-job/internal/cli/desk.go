@@ -66,13 +66,13 @@ type filters struct {
 
 func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.DataSource, "data-source", "", "only those of the data source `name`")
-	flags.StringVar(&f.state, "state", "", "only those that are waiting, leased or parked")
-	flags.BoolVar(&f.parked, "parked", false, "only those that wait for an operator: --state parked")
-	flags.StringVar(&f.Text, "text", "", "only those with this text in their SQL or error, as it is")
-	flags.StringVar(&f.Transaction, "transaction", "", "only those of the soft transaction `id`")
-	flags.StringVar(&f.Kind, "kind", "", "only those of a `kind` that kinds or rehearse prints")
-	flags.Var((*spanFlag)(&f.OlderThan), "older-than", "only those at least this old, such as 30m, 24h or 7d")
+	flags.StringVar(&f.DataSource, "data-source", "", "only entries of the data source `name`")
+	flags.StringVar(&f.state, "state", "", "only entries in this state: waiting, leased or parked")
+	flags.BoolVar(&f.parked, "parked", false, "only entries waiting for an operator: --state parked")
+	flags.StringVar(&f.Text, "text", "", "only entries with exactly this text in their SQL or error")
+	flags.StringVar(&f.Transaction, "transaction", "", "only entries of the soft transaction `id`")
+	flags.StringVar(&f.Kind, "kind", "", "only entries of this `kind`, as printed by kinds or rehearse")
+	flags.Var((*spanFlag)(&f.OlderThan), "older-than", "only entries at least this old, such as 30m, 24h or 7d")
 	flags.Lookup("older-than").DefValue = "0" // for a zero, --help shows no default
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "leased", "parked"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))

@@ -14,19 +14,18 @@ import (
 func doctorCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look at an installation, and say what is wrong and what to do",
-		Long: `Look at the configuration, the transaction log and the targets, and say what is wrong
-and what to do: tables, columns and rights; settings under which a crash loses what
-was committed; what differs between databases and should not; what the job needs and
-is not given. It asks and changes nothing.
+		Short: "Examine an installation, and report problems with their remedies",
+		Long: `Examine the configuration, the transaction log and the targets, and report problems with
+their remedies: tables, columns and rights; settings under which a crash loses commits;
+harmful differences between databases; unmet needs of the job. It only reads, and changes
+nothing.
 
-Exit status: 0 nothing was found, 1 something is wrong, 3 it could not look at
-everything and found nothing in what it saw.
+Exit status: 0 no problem, 1 a problem, 3 no problem in the examined parts, but some parts
+could not be examined.
 
-JSON (-o json): an object with findings, an array of objects with where, check (a word
-that does not change), what and remedy, notLookedAt, warnings, checked and notes, arrays of texts,
-and atHome, the
-data sources whose transactions can carry entries of the log (bedsql.WithTx).`,
+JSON (-o json): an object with findings, an array of objects with where, check (a stable
+word), what and remedy; with notLookedAt, warnings, checked and notes, arrays of texts; and
+with atHome, the data sources whose transactions can carry entries of the log (bedsql.WithTx).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a) },
 	}

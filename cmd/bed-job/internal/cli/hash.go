@@ -24,10 +24,10 @@ func hashCommand(a *app) *cobra.Command {
 		Use:   "hash",
 		Short: "Hash a password of the console, or a token, for the configuration",
 		Long: `Hash a password of the console for passwordHash (bcrypt), or with --token a token for
-tokenHash (SHA-256). On a terminal it asks twice and shows nothing; elsewhere it reads one line
-from standard input. It takes none as an argument, which other users of the machine would see.
+tokenHash (SHA-256). On a terminal it asks twice without an echo; elsewhere it reads one line
+from standard input. It takes no argument, because other users of the machine could see it.
 
-A password's hash stands in the configuration as it is, its dollar signs too.`,
+Copy a password's hash into the configuration unchanged, including its dollar signs.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			secret, err := secretOf(a)

@@ -16,14 +16,14 @@ func kindsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kinds",
 		Short: "Count the entries by kind of error, the most frequent first",
-		Long: `Count the entries by kind of error, the most frequent first: errors of a data source that
-are alike except for values and numbers in them, with when the first and the last of them was
-written. The filters are those of list. Each kind is followed by the flag --kind that selects
-its entries, for every command that takes filters. 1536+ are at least as many: the log is large.
+		Long: `Count the entries by kind of error, the most frequent first. A kind is the errors of a data
+source that differ only in values and numbers; its first and last time of writing are shown.
+The filters are those of list. Each kind is followed by the flag --kind, which selects its
+entries in every command with filters. In a large log, 1536+ means at least as many.
 
 JSON (-o json): an array of objects with key (for --kind), dataSource, code (the database's),
-text (values in it are ?), count, more (there are others), oldest and newest (IDs), createdAt
-and newestCreatedAt (of these).`,
+text (with values as ?), count, more (there are others), oldest and newest (IDs), and
+createdAt and newestCreatedAt (their times).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.read(cmd); err != nil {

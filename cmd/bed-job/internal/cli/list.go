@@ -58,7 +58,7 @@ func listCommand(a *app) *cobra.Command {
 	a.logFlags(cmd)
 	filterFlags(a, cmd, &f)
 	cmd.Flags().IntVar(&limit, "limit", 1000, "at most N entries (0: all)")
-	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
+	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each entry is already applied")
 	return cmd
 }
 

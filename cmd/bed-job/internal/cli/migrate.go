@@ -18,12 +18,12 @@ func migrateCommand(a *app) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring the tables of an older version up to date",
-		Long: `Bring the tables of an older version up to date: those of the log, and bed_receipt
-and bed_order in each target that has them. What the schema has and the database lacks is added; nothing is
-dropped or changed, so that older versions go on working meanwhile. A log that has no
-tables gets them. The account must be allowed to alter tables; with --dry-run the
-statements are printed for one who is.
+		Short: "Update the tables of an older version",
+		Long: `Update the tables of an older version: those of the log, and bed_receipt and bed_order in
+each target that has them. Missing parts of the schema are added; nothing is dropped or
+changed, so that older versions continue to work. A log without tables gets them. The
+account needs the right to alter tables; --dry-run prints the statements for an account
+that has it.
 
 JSON (-o json): an object with statements, an array of objects with where and sql, and
 dryRun.`,

@@ -14,20 +14,20 @@ func rehearseCommand(a *app) *cobra.Command {
 	var dataSource string
 	cmd := &cobra.Command{
 		Use:   "rehearse",
-		Short: "Have each pending text prepared on its target, and list what would no longer fit",
-		Long: `Have each different text that waits or is parked prepared on its target, in a session such
-as the job opens: after a schema migration, or on a copy before it. Nothing is run, and nothing
-stays prepared. What the database refuses is listed by kind of error. Entries that must not
-be run again are left out. The flag --kind below a line selects the entries of its one text:
-park them, amend them, and retry them. Of several texts, JSON has the kind of each.
+		Short: "Prepare each pending statement on its target, and list those that would fail",
+		Long: `Prepare each distinct text of waiting and parked entries on its target, in a session like
+the job's. Use it after a schema migration, or before it on a copy. It runs no statement and
+leaves no prepared one. Refused texts are listed by kind of error. Entries that must not be
+run again are left out. The flag --kind below a line selects the entries with its text:
+park, amend and retry them. For a line with several texts, JSON has the kind of each.
 
-Exit status: 0 all would be prepared, 1 some would not, 3 it could not look at all of them,
-also for a wrong command line.
+Exit status: 0 all can be prepared, 1 some cannot, 3 some could not be checked, or the
+command line is wrong.
 
-JSON (-o json): an object with entries and texts (how many were looked at), refused and
-unseen (what could not be asked about), each an array of objects with dataSource, code, text
-(values in it are ?), entries, texts, oldest (an ID) and kinds (of at most 20 texts: kind, for
---kind, sql and entries), and more (there are more than it looks at).`,
+JSON (-o json): an object with entries and texts (the numbers examined), refused and unseen
+(those that could not be checked), each an array of objects with dataSource, code, text (with
+values as ?), entries, texts, oldest (an ID) and kinds (of at most 20 texts: kind, for
+--kind, sql and entries), and more (some were not examined).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("data-source") && dataSource == "" {
@@ -46,7 +46,7 @@ unseen (what could not be asked about), each an array of objects with dataSource
 		},
 	}
 	a.logFlags(cmd)
-	cmd.Flags().StringVar(&dataSource, "data-source", "", "only those of the data source `name`")
+	cmd.Flags().StringVar(&dataSource, "data-source", "", "only texts for the data source `name`")
 	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))
 	return cmd
 }

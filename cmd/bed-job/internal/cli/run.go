@@ -19,20 +19,20 @@ func runCommand(a *app) *cobra.Command {
 	var once, exit bool
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Deliver what the log holds, by the schedule of the configuration",
-		Long: `Deliver what the log holds, by the schedule of the configuration, until SIGINT,
-SIGTERM or SIGHUP. Then what is in flight is finished and what was claimed is given
-back; a second signal, a second later or more, ends the process at once.
+		Short: "Deliver the log's entries, on the configured schedule",
+		Long: `Deliver the log's entries, on the configured schedule, until SIGINT, SIGTERM or SIGHUP.
+Then running deliveries finish, and the other claimed entries are released. A second
+signal, a second later or more, ends the process at once.
 
-A transaction log that is down at the start is waited for, with a warning at once and
-each minute; --exit-if-log-unavailable, or exitIfLogUnavailable: true in jobConfig,
-ends with status 1 instead, as --once does.
+If the transaction log is down at the start, run waits for it, with a warning at once and
+each minute. With --exit-if-log-unavailable, or exitIfLogUnavailable: true in jobConfig,
+it ends with status 1 instead, as with --once.
 
-With --once it makes one round and prints what it did. The exit status is 1 if the
-round is not complete: the log or a data source could not be reached or takes no
-writes, or entries cannot be delivered until an operator acts: the configuration does not
-name their data source, their settings cannot be applied, rights or a table are missing,
-also those to purge receipts.
+With --once it runs one round and prints the result. The exit status is 1 if the round is
+incomplete: the log or a data source is unreachable or takes no writes, or some entries
+cannot be delivered until an operator acts. The reasons are a data source missing in the
+configuration, settings that cannot be applied, and missing rights or tables, also for
+purging receipts.
 
 The configuration, with the names of Sharding-JDBC:
 
@@ -44,18 +44,20 @@ The configuration, with the names of Sharding-JDBC:
                 transactionLogFetchDataCount: 100, maxDeliveryTryTimes: 3,
                 maxDeliveryTryDelayMillis: 60000}
 
-driver is mysql, postgres or sqlite, of a target also nats, amqp or kafka. ${NAME} in a value is an environment variable, $$
-is a dollar sign. jobConfig and each of its keys may be absent; it also knows
+driver is mysql, postgres or sqlite; for targets also nats, amqp or kafka. ${NAME} in a
+value is an environment variable, $$ a dollar sign. jobConfig and its keys are optional.
+Further keys are
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
 deliveryBatch, unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
-keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A delay of 0 means none.`,
+keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A delay of 0
+means no delay.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runJob(cmd.Context(), a, once, exit) },
 	}
 	a.configFlags(cmd)
-	cmd.Flags().BoolVar(&once, "once", false, "make one round and end")
-	cmd.Flags().BoolVar(&exit, "exit-if-log-unavailable", false, "end when the transaction log is down at the start, instead of waiting for it")
+	cmd.Flags().BoolVar(&once, "once", false, "run one round and exit")
+	cmd.Flags().BoolVar(&exit, "exit-if-log-unavailable", false, "exit if the transaction log is down at the start, instead of waiting for it")
 	return cmd
 }
 

@@ -15,10 +15,10 @@ func schemaCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schema mysql|postgres|sqlite",
 		Short: "Print the statements that create the tables of the log and of the targets",
-		Long: `Print the statements that create the tables, the same text that the program runs by
-itself when they are missing: those of the transaction log, for the database that
-keeps it, and bed_receipt and bed_order (for writes under order keys), for each target
-to which writes are delivered exactly once. With --log or --targets it is only the one part, to be run where it belongs:
+		Long: `Print the statements that create the tables, as the program itself runs them for missing
+tables: those of the transaction log, for its database, and bed_receipt and bed_order (for
+writes under order keys), for each target of writes under ExactlyOnce. --log and --targets
+print one part:
 
     bed-job schema mysql --log | mysql bed
     bed-job schema mysql --targets | mysql orders`,

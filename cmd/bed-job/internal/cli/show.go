@@ -53,7 +53,7 @@ func showCommand(a *app) *cobra.Command {
 	var values bool
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show one entry whole: SQL, parameters, tries, last error, and whether it is applied",
+		Short: "Show one entry in full: SQL, parameters, tries, last error, and whether it is applied",
 		Long:  "Show one entry whole. ID is that of any row of its unit.\n" + verdictHelp + "\n" + paramHelp + "\n" + jsonHelp,
 		Args:  oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {

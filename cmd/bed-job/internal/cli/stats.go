@@ -13,8 +13,8 @@ func statsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Count the entries of each data source",
-		Long: `Count the entries of each data source: those that wait, those that are being written
-or delivered at this moment (leased), those parked for an operator, and the oldest.
+		Long: `Count the entries of each data source: waiting ones, those being written or delivered at
+this moment (leased), and those parked for an operator. Also show the oldest entry's time.
 
 JSON (-o json): an array of objects with dataSource, waiting, leased, parked and
 oldest (RFC 3339 in UTC, or null).`,

@@ -25,15 +25,15 @@ func tryCommand(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "try ID",
-		Short: "Run a write in a transaction that is rolled back, and say what it would do",
-		Long: `Run a write in a local transaction of its target that is rolled back, and say how many
+		Short: "Run a write in a transaction, roll it back, and report its effect",
+		Long: `Run a write in a local transaction of its target, roll it back, and print the number of
 rows it would change, or the database's error. It waits at most 10 s for locks and leaves
-none. What a rollback does not undo is said. It is audited.
+no locks. It lists effects that a rollback does not undo. It is audited.
 
 Exit status: 0 the write would be applied, 1 it would not, or could not be tried.
 
-JSON (-o json): an object with id, rows (of each statement, as texts; null where the
-database does not tell), error, class, notes and took.`,
+JSON (-o json): an object with id, rows (of each statement, as texts; null if the
+database reports no count), error, class, notes and took.`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withDesk(cmd.Context(), a, func(d *desk) error {

@@ -11,7 +11,7 @@ import (
 func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print what this program was built from",
+		Short: "Print the version of this program",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			fmt.Fprintln(a.Out, version())

@@ -22,12 +22,12 @@ func watchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show the state of the log, refreshed until interrupted",
-		Long: `Show the state of the log, refreshed until interrupted: what each data source
-holds, whether the jobs reach it, the write outcomes of the last five minutes, which
-jobs are alive. On a terminal each picture replaces the one before.
+		Long: `Show the state of the log, refreshed until interrupted: the entries of each data source,
+whether the jobs reach it, the outcomes of writes in the last five minutes, and the live
+jobs. On a terminal each refresh replaces the previous one.
 
-JSON (-o json): a line for each refresh, an object as the API's overview gives it, or one
-with error while the log does not answer.`,
+JSON (-o json): a line for each refresh, an object like the API's overview, or one with
+error while the log does not answer.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond || count < 0 {
