@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What is sent as one pipeline at most.
+// The limits of one pipeline.
 const (
 	maxPipelineCalls = 1000
 	maxPipelineText  = 4 << 20
@@ -37,10 +37,10 @@ func interrupt(conn driver.Conn) {
 	}
 }
 
-// atomic implements Dialect.Atomic: the server takes everything up to one Sync for
-// one transaction, and one failure skips the rest of it. The rows of a RETURNING
-// are dropped. pgx's tracers do not see the calls. Calls that must change a number of
-// rows are left to others where they cannot be counted on the way.
+// atomic implements Dialect.Atomic: the server takes everything up to one Sync for one
+// transaction, and one failure skips the rest of it. It drops the rows of a RETURNING. pgx's
+// tracers do not see the calls. It does not handle calls with a required number of rows if
+// counting them on the way is impossible.
 func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
 	s, sent, ok := openSession(conn, calls)
 	if !ok || len(calls) == 0 {
@@ -54,8 +54,8 @@ func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]dri
 	}
 	tags, failed, err := s.run(ctx, sent)
 	if isForeign(err) && !s.unnamed && !s.closed() && s.status() == txIdle {
-		// Nothing was applied, and without names nothing can clash with what
-		// another connection prepared.
+		// Nothing was applied, and without names there is no clash with another connection's
+		// prepared statements.
 		s.unname()
 		tags, failed, err = s.run(ctx, sent)
 	}
@@ -82,8 +82,7 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 		return true, notSent(driver.ErrBadConn)
 	}
 	if s.status() == txIdle {
-		// What is to be committed is not there, and the calls would be
-		// committed without it.
+		// The transaction is gone: the calls would be committed without its earlier statements.
 		return true, attempt.Certain(pgx.ErrTxClosed, delivery.Refused)
 	}
 	all := make([]delivery.Call, 0, len(sent)+1)
@@ -98,9 +97,9 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 	return true, nil
 }
 
-// openSession finds pgx's connection; false if it is of another driver, or if
-// database/sql and a pipeline would treat the calls differently. sent
-// are the calls as they are sent.
+// openSession finds pgx's connection. It returns false for another driver, or if
+// database/sql and a pipeline would treat the calls differently. sent are the calls as they
+// are sent.
 func openSession(conn driver.Conn, calls []delivery.Call) (s *session, sent []delivery.Call, ok bool) {
 	std := stdlibConn(conn)
 	if std == nil || len(calls) > maxPipelineCalls {
@@ -139,7 +138,7 @@ func special(args []driver.NamedValue) bool {
 	return false
 }
 
-// quoting implements Dialect.Quoting: the server tells of each change.
+// quoting implements Dialect.Quoting: the server reports each change.
 func quoting(conn driver.Conn) delivery.Quoting {
 	if std := stdlibConn(conn); std != nil && std.Conn().PgConn().ParameterStatus("standard_conforming_strings") == "off" {
 		return delivery.BackslashEscapes
@@ -148,7 +147,7 @@ func quoting(conn driver.Conn) delivery.Quoting {
 }
 
 // run sends calls as one pipeline and reads all answers. failed is the index of the call
-// that err answers, or their number if err answers none of them.
+// whose answer is err, or the number of calls without such a call.
 func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, len(calls), notSent(err)
@@ -181,8 +180,8 @@ func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn
 	return tags, 0, nil
 }
 
-// read reads the answers to calls and to the Sync after them, which alone
-// says that they are committed.
+// read reads the answers to calls and to the Sync after them. Only the latter proves the
+// commit.
 func (s *session) read(p *pgconn.Pipeline, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	n := len(calls)
 	if err := p.Sync(); err != nil {
@@ -221,10 +220,10 @@ func (s *session) read(p *pgconn.Pipeline, calls []delivery.Call) (tags []pgconn
 
 var errUnexpected = errors.New("bed: the server's answers to a pipeline are out of order")
 
-// answered marks err, which came after something was sent, as leaving the outcome
-// open, unless it is the server's answer. pgx would call some of those errors
-// safe to retry. atEnd says that all calls had been answered: what then ends the
-// session may come before the commit or after it.
+// answered marks err, which came after a part was sent, as leaving the outcome open, unless
+// it is the server's answer. pgx would call some of those errors safe to retry. atEnd means
+// that all calls were answered: the end of the session may then come before the commit or
+// after it.
 func answered(err error, atEnd bool) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {
@@ -233,7 +232,7 @@ func answered(err error, atEnd bool) error {
 	return attempt.Certain(err, delivery.Unknown)
 }
 
-// notSent marks err, unless it is an answer, as met before the write was sent.
+// notSent marks err as met before the write was sent, unless it is an answer.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func values(args []driver.NamedValue) []any {

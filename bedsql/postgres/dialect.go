@@ -13,8 +13,8 @@ import (
 // name is this kind of database's name in configurations.
 const name = "postgres"
 
-// dialect has no TransactionLost: after an error PostgreSQL refuses everything
-// until ROLLBACK, so that nothing can be committed on its own.
+// dialect has no TransactionLost: after an error PostgreSQL rejects everything until
+// ROLLBACK, so that later statements cannot be committed alone.
 var dialect = &delivery.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorPostgres,
@@ -41,8 +41,8 @@ var dialect = &delivery.Dialect{
 	ReadOnly:         isReadOnly,
 }
 
-// dialectOf is the dialect of a connector of pgx's, whose mode and hooks decide how values
-// are sent. A connector that cannot be read may have any hook.
+// dialectOf returns the dialect of a pgx connector. The connector's mode and hooks decide
+// how values are sent; an unreadable connector may have any hook.
 func dialectOf(c driver.Connector) *delivery.Dialect {
 	v := reflect.ValueOf(c)
 	config, hook := field(v, "ConnConfig"), field(v, "AfterConnect")
@@ -63,8 +63,8 @@ func dialectOf(c driver.Connector) *delivery.Dialect {
 	return &d
 }
 
-// noHook is the AfterConnect of pgx's connectors that were given none, byName the type of
-// those that dial a registered configuration, which has no hooks.
+// noHook is the AfterConnect of pgx's connectors without one. byName is the type of
+// connectors for registered configurations, which have no hooks.
 var (
 	noHook = reflect.ValueOf(stdlib.GetConnector(pgx.ConnConfig{})).FieldByName("AfterConnect").Pointer()
 	byName = func() reflect.Type {
@@ -74,7 +74,7 @@ var (
 	}()
 )
 
-// field follows names from a struct or a pointer to one; invalid if there is none.
+// field follows names from a struct or a pointer to one; invalid if a name is missing.
 func field(v reflect.Value, names ...string) reflect.Value {
 	for _, name := range names {
 		if v = reflect.Indirect(v); v.Kind() != reflect.Struct {

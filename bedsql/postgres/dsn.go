@@ -18,23 +18,22 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// registeredPrefix begins the DSNs that stdlib.RegisterConnConfig hands out.
+// registeredPrefix begins the DSNs of stdlib.RegisterConnConfig.
 const registeredPrefix = "registeredConnConfig"
 
-// Target reads a DSN of pgx's form (a URL, keywords and values, or the name of
-// a registered configuration), with the environment and the service file that
-// pgx reads too, and returns the bare driver's connector with all that bed knows
-// of the data source. bedDataSource names it in the log:
+// Target reads a DSN of pgx's form (a URL, keywords and values, or the name of a registered
+// configuration), with the environment and the service file, as pgx does. It returns the
+// bare driver's connector with bed's knowledge of the data source. bedDataSource names it in
+// the log:
 //
 //	postgres://user:password@host:5432/orders?bedDataSource=orders
 //	host=/run/postgresql dbname=orders bedDataSource='orders'
 //	registeredConnConfig0 bedDataSource=orders
 //
-// Without it the name is the addresses and the database,
-// "127.0.0.1:5432/orders"; where a DialFunc or a LookupFunc of the application's decides
-// the address, the name must be given. bedReceiptSchema is the target's ReceiptSchema; not
-// with the name of a registered configuration. Errors say what is wrong without repeating the DSN,
-// which may hold a password.
+// The default is the addresses and the database, "127.0.0.1:5432/orders"; with a DialFunc or
+// LookupFunc of the application, the name is required. bedReceiptSchema is the target's
+// ReceiptSchema; it is not available with a registered configuration. Errors never repeat
+// the DSN, which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
 	cfg, own, connector, err := readDSN(dsn)
 	if err != nil {
@@ -44,7 +43,7 @@ func Target(dsn string) (delivery.Target, error) {
 		return describe(cfg, connector, own), nil
 	}
 	t := target(cfg, own, stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) error {
-		// A file of passwords may have been changed.
+		// The file of passwords may have changed.
 		if now, err := pgx.ParseConfig(dsn); err == nil {
 			c.Password = now.Password
 		}
@@ -53,8 +52,8 @@ func Target(dsn string) (delivery.Target, error) {
 	return t, attempt.CheckReceiptSchema(&t)
 }
 
-// readDSN gives what a DSN leads to, and a connector if it has the name of a
-// registered configuration.
+// readDSN returns the configuration of a DSN, and a connector if it names a registered
+// configuration.
 func readDSN(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connector driver.Connector, err error) {
 	if strings.HasPrefix(dsn, registeredPrefix) {
 		return readRegistered(dsn)
@@ -66,8 +65,8 @@ func readDSN(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connector drive
 	return cfg, own, nil, err
 }
 
-// readRegistered reads "registeredConnConfig0 bedDataSource=name", or with a
-// question mark between them.
+// readRegistered reads "registeredConnConfig0 bedDataSource=name", or with a question mark
+// between them.
 func readRegistered(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connector driver.Connector, err error) {
 	if i := strings.IndexAny(dsn, " ?"); i >= 0 {
 		params := dsn[i:]
@@ -96,10 +95,9 @@ func readRegistered(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connecto
 	return &pgx.ConnConfig{Config: *registered}, own, connector, nil
 }
 
-// TargetOf is [Target] for a configuration and the options that
-// stdlib.GetConnector takes. An empty dataSource stands for the name derived
-// from its addresses and database. bedReceiptSchema may be among its
-// RuntimeParams.
+// TargetOf is [Target] for a configuration and the options of stdlib.GetConnector. An empty
+// dataSource means the name derived from its addresses and database. bedReceiptSchema may be
+// among its RuntimeParams.
 func TargetOf(cfg *pgx.ConnConfig, dataSource string, opts ...stdlib.OptionOpenDB) delivery.Target {
 	cfg = cfg.Copy()
 	var own dialects.Own
@@ -135,9 +133,9 @@ func describe(cfg *pgx.ConnConfig, c driver.Connector, own dialects.Own) deliver
 	}
 }
 
-// registeredConfig finds the configuration behind a registered name. The registry
-// does not hand it out, but the error of a failed dial holds it, and this dial is
-// cancelled before it begins.
+// registeredConfig finds the configuration behind a registered name. The registry does not
+// return it, but the error of a failed dial holds it, and this dial is cancelled before it
+// begins.
 func registeredConfig(connector driver.Connector) (*pgconn.Config, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -156,9 +154,9 @@ func registeredConfig(connector driver.Connector) (*pgconn.Config, error) {
 	return dial.Config, nil
 }
 
-// dataSource names a data source by where it is: each address once, in the
-// order in which they are tried. A database that is not named is the user's. It has no
-// name where a function of the application's decides the address.
+// dataSource names a data source by its location: each address once, in the order of
+// attempts. An unnamed database is the user's. It is empty if a function of the application
+// decides the address.
 func dataSource(cfg *pgconn.Config) string {
 	if usual := usualConfig(); foreign(cfg.DialFunc, usual.DialFunc) || foreign(cfg.LookupFunc, usual.LookupFunc) {
 		return ""
@@ -185,7 +183,7 @@ var usualConfig = sync.OnceValue(func() *pgconn.Config {
 	return cfg
 })
 
-// foreign reports whether a function is another one than the usual, whatever it is bound to.
+// foreign reports whether f is not the usual function.
 func foreign(f, usual any) bool {
 	v := reflect.ValueOf(f)
 	return !v.IsNil() && v.Pointer() != reflect.ValueOf(usual).Pointer()
@@ -196,8 +194,7 @@ func address(host string, port uint16) string {
 	return addr
 }
 
-// parseErrors are the errors of the driver's parser, without the pieces of the
-// DSN that their texts quote.
+// parseErrors are the errors of the driver's parser, without their quotes from the DSN.
 var parseErrors = []struct{ text, meaning string }{
 	{"failed to parse as URL", "it is no URL of the form postgres://user:password@host:port/database?param=value; escape what is special in it"},
 	{"failed to parse as keyword/value", "it is not of the form keyword=value keyword='value'"},
@@ -218,7 +215,7 @@ var parseErrors = []struct{ text, meaning string }{
 
 func dsnError(err error) error {
 	text := err.Error()
-	// The DSN itself stands between backquotes.
+	// The text quotes the DSN between backquotes.
 	text = text[strings.LastIndexByte(text, '`')+1:]
 	for _, e := range parseErrors {
 		if strings.Contains(text, e.text) {

@@ -14,22 +14,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// classify says what an error of the driver means for a write. The error is
-// either of a statement handed to a live connection or of a dial.
+// classify returns the class of a driver's error for a write. The error comes from a
+// statement on a live connection or from a dial.
 func classify(err error) delivery.Class {
 	if class, ok := delivery.CertainClass(err); ok {
 		return class
 	}
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) {
-		// Neither is the promise that it should be: when a connection breaks
-		// under a statement without arguments (also COMMIT), pgx drops the error
-		// of the read, then meets its own closed connection and calls that safe
-		// to retry, although the server may have carried the statement out.
+		// Neither is a reliable promise. When a connection breaks under a statement without
+		// arguments (also COMMIT), pgx drops the error of the read, then meets its own closed
+		// connection and calls that safe to retry, although the server may have carried the
+		// statement out.
 		return delivery.Unknown
 	}
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		// This is the server's answer although it carries no SQLSTATE: a COMMIT
-		// of an aborted transaction rolls back.
+		// This is the server's answer although it has no SQLSTATE: a COMMIT of an aborted
+		// transaction rolls back.
 		return delivery.Retryable
 	}
 	var dial *pgconn.ConnectError
@@ -54,13 +54,12 @@ func classify(err error) delivery.Class {
 	case dialects.BeginsWith(err, argumentErrors):
 		return delivery.Refused
 	}
-	// A broken connection, a timeout, the context's end: the statement may
-	// have arrived.
+	// A broken connection, a timeout, the context's end: the statement may have arrived.
 	return delivery.Unknown
 }
 
-// classifyDial classifies a failed dial. Of several hosts some may have answered
-// and others not; only what all of them refused is refused.
+// classifyDial classifies a failed dial. Of several hosts only some may have answered; the
+// result is Refused only if all hosts refused.
 func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 	var refused, answered, all int
 	for _, err := range leaves(dial.Unwrap()) {
@@ -94,8 +93,8 @@ func leaves(err error) []error {
 	return []error{err}
 }
 
-// argumentErrors are the beginnings of the errors that pgx (or database/sql) makes
-// of arguments that do not fit. They have no type or value of their own.
+// argumentErrors are the beginnings of pgx's (or database/sql's) errors about unsuitable
+// arguments. These errors have no type or value of their own.
 var argumentErrors = []string{
 	"failed to encode args[", "mismatched param and argument count", "unable to encode ", "expected ",
 	"rewrite query failed: ", "unknown QueryExecMode: ", "cannot use QueryExecModeCache", "extended protocol limited to ",
@@ -103,20 +102,20 @@ var argumentErrors = []string{
 	"simple protocol queries must be run with ", "unsupported isolation: ", "sql: expected ", "sql: converting argument ",
 }
 
-// undecoded implements Dialect.Undecoded: pgx reads some formats only as its own
-// sessions have them (a datestyle, bytea_output).
+// undecoded implements Dialect.Undecoded: pgx reads some formats only as in its own sessions
+// (a datestyle, bytea_output).
 func undecoded(err error) bool { return strings.HasPrefix(err.Error(), "convert field ") }
 
-// classifyServer looks the server's SQLSTATE up, then its class.
+// classifyServer looks up the server's SQLSTATE, then its class.
 func classifyServer(server *pgconn.PgError) delivery.Class {
 	switch fatal := endsSession(server); {
 	case fatal && server.Routine == "":
-		// The server names the routine that failed. This is a pooler, which does not
-		// know what happened to what it passed on ("server conn crashed?").
+		// The server names the routine that failed. This is a pooler, without knowledge of the
+		// fate of its traffic ("server conn crashed?").
 		return delivery.Unknown
 	case server.Code == "08P01" && !fatal:
-		// protocol_violation as a plain ERROR: the parameters do not fit the
-		// statement, and the session goes on.
+		// protocol_violation as a plain ERROR: the parameters do not fit the statement, and the
+		// session goes on.
 		return delivery.Refused
 	case server.Code == "0A000" && server.Routine == "RevalidateCachedQuery":
 		// "cached plan must not change result type": prepared anew, it runs.
@@ -133,7 +132,7 @@ func hasCode(err error, codes ...string) bool {
 
 func ofCode(state string) delivery.Class { return codes.Class(names(state)...) }
 
-// names are those by which the list may know an error, the narrowest first.
+// names returns the possible names of an error in the list, the narrowest first.
 func names(state string) []string { return []string{state, state[:min(2, len(state))]} }
 
 func isMistake(err error) bool {
@@ -142,8 +141,8 @@ func isMistake(err error) bool {
 		server.Routine != "ExecWithCheckOptions" // a row that a policy does not let in
 }
 
-// endsSession reports whether the session is over with an error. Poolers leave out
-// the severity that is not translated (PgBouncer 1.18).
+// endsSession reports whether an error ends the session. Poolers omit the untranslated
+// severity (PgBouncer 1.18).
 func endsSession(server *pgconn.PgError) bool {
 	severity := cmp.Or(server.SeverityUnlocalized, server.Severity)
 	return severity != "" && severity != "ERROR"
@@ -152,5 +151,5 @@ func endsSession(server *pgconn.PgError) bool {
 //go:embed errors.txt
 var codeList string
 
-// codes are SQLSTATEs and the first two characters of SQLSTATEs.
+// codes holds SQLSTATEs and the first two characters of SQLSTATEs.
 var codes = dialects.ReadCodes(codeList)

@@ -21,8 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The log must give these types back as they are, because pgx sends each of
-// them in several ways, depending on the column.
+// The log must return these types unchanged, because pgx sends each of them in several ways,
+// depending on the column.
 func init() {
 	registerBytes[json.RawMessage]("json.RawMessage")
 	registerParam("[16]byte",
@@ -80,7 +80,7 @@ type day struct {
 	Valid            bool
 }
 
-// registerDay keeps a type of a time without a zone. Its Value method gives a
+// registerDay registers a type of a time without a zone. Its Value method returns a
 // time.Time, which pgx would send as a moment.
 func registerDay[T pgtype.Date | pgtype.Timestamp](name string) {
 	keptWhole[reflect.TypeFor[T]()] = true
@@ -109,7 +109,7 @@ func registerRange[T any](name string) {
 	registerWhole[pgtype.Multirange[pgtype.Range[T]]]("pgtype.Multirange[" + name + "]")
 }
 
-// registerWhole keeps a type by its exported fields, which are all it has.
+// registerWhole registers a type by its exported fields, which are its only ones.
 func registerWhole[T any](name string) {
 	keptWhole[reflect.TypeFor[T]()] = true
 	registerParam(name,
@@ -176,13 +176,13 @@ func registerParam[T any](name string, encode func(T) (string, error), decode fu
 
 var errUnreadable = errors.New("its text cannot be read")
 
-// registerSlices keeps slices of slices, and of pointers.
+// registerSlices registers slices of slices, and of pointers.
 func registerSlices[T any]() {
 	registerParam("[]"+reflect.TypeFor[[]T]().String(), encodeList[[]T], decodeList[[]T])
 	registerPointers[T]()
 }
 
-// encodeList writes elements as the log writes parameters.
+// encodeList writes elements in the log's form of parameters.
 func encodeList[T any](list []T) (string, error) {
 	args := make([]driver.NamedValue, len(list))
 	for i, v := range list {
@@ -213,7 +213,7 @@ func decodeList[T any](s string) ([]T, error) {
 	return list, nil
 }
 
-// encodeArgs writes named arguments as the log writes named parameters.
+// encodeArgs writes named arguments in the log's form of named parameters.
 func encodeArgs[M ~map[string]any](m M) (string, error) {
 	args := make([]driver.NamedValue, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {

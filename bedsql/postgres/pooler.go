@@ -14,14 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// connector dials pgx's connections and finds out which of them lead to a pooler
-// (PgBouncer in transaction mode), where each transaction may meet another
-// session of the server. What one session has prepared another does not know, or
-// knows as another text. There nothing is prepared that is executed in a later
-// transaction.
+// connector dials pgx's connections and detects poolers (PgBouncer in transaction mode).
+// Behind a pooler each transaction may get another session of the server, which does not
+// know the statements prepared in the first one, or has another text under their name. So a
+// statement prepared there is never executed in a later transaction.
 type connector struct {
 	driver.Connector
-	// names are those of the settings in the DSN that a session is asked for.
+	// names are the additional settings in the DSN to query.
 	names []string
 	// derived is the data source's name, if it was derived from the address.
 	derived string
@@ -29,9 +28,8 @@ type connector struct {
 
 var errElsewhere = errors.New("bed: the connector led elsewhere than the data source's name says, which was derived from the address: name the data source (bedDataSource)")
 
-// Connect implements driver.Connector. The session tells its own number, which a
-// pooler does not show to its clients, and with the same question what it resolves
-// to, for greet.
+// Connect implements driver.Connector. One query returns the session's number, which a
+// pooler hides from its clients, and the resolved settings for greet.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
@@ -75,12 +73,12 @@ func (c *connector) Close() error {
 // pooled is a connection to a pooler.
 type pooled struct{ *stdlib.Conn }
 
-// Bare gives pgx's own connection.
+// Bare returns pgx's own connection.
 func (c *pooled) Bare() driver.Conn { return c.Conn }
 
-// described has the server describe a call once, for the types of its parameters,
-// and sends its text each time. prepared is as for a statement that the
-// application prepared.
+// described makes the server describe a call once, for the types of its parameters, and send
+// its text each time. prepared selects the behaviour for a statement that the application
+// prepared.
 func (c *pooled) described(args []driver.NamedValue, prepared bool) []driver.NamedValue {
 	if special(args) {
 		return args
@@ -119,8 +117,8 @@ func (c *pooled) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
 
-// PrepareContext implements driver.ConnPrepareContext: the server reads the text
-// and describes its parameters.
+// PrepareContext implements driver.ConnPrepareContext: the server parses the text and
+// describes its parameters.
 func (c *pooled) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	conn := c.Conn.Conn()
 	if conn.IsClosed() {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// stdlibConn is pgx's own connection in conn, behind a pooler too; nil if there
-// is none.
+// stdlibConn returns pgx's own connection in conn, behind a pooler too; nil for another
+// driver.
 func stdlibConn(conn driver.Conn) *stdlib.Conn {
 	switch c := attempt.Bare(conn).(type) {
 	case *pooled:
@@ -23,8 +23,8 @@ func stdlibConn(conn driver.Conn) *stdlib.Conn {
 	return nil
 }
 
-// writable reads the mode of a transaction that begins now: it is read-only on
-// a standby, and where default_transaction_read_only is on.
+// writable reads the mode of a new transaction: it is read-only on a standby, and with
+// default_transaction_read_only on.
 func writable(ctx context.Context, conn driver.Conn) error {
 	std := stdlibConn(conn)
 	if std == nil {
@@ -42,7 +42,7 @@ func writable(ctx context.Context, conn driver.Conn) error {
 	return nil
 }
 
-// isReadOnly reports whether err says that this server or session takes no writes.
+// isReadOnly reports whether err means that this server or session is read-only.
 func isReadOnly(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && codes.Outage(names(server.Code)...)

@@ -13,7 +13,7 @@ const (
 	receiptKey   = "bed_receipt_id" // its primary key
 )
 
-// isReceiptDuplicate reports whether err is of the receipts' key.
+// isReceiptDuplicate reports whether err comes from the receipts' key.
 func isReceiptDuplicate(err error, _ string) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && server.Code == "23505" &&
@@ -26,7 +26,7 @@ type receiptWait struct{ err *pgconn.PgError }
 func (e *receiptWait) Error() string { return e.err.Error() }
 func (e *receiptWait) Unwrap() error { return e.err }
 
-// receiptError marks err if the call that it answers was to write a receipt.
+// receiptError marks err if it answers the call that writes a receipt.
 func receiptError(calls []delivery.Call, failed int, err error) error {
 	server, ok := err.(*pgconn.PgError) //nolint:errorlint // not a marked one
 	if !ok || failed >= len(calls) || !attempt.IsReceipt(calls[failed].SQL) {

@@ -8,18 +8,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Register makes the wrapped driver available to [database/sql.Open] under
-// name. The DSN is pgx's, with one more parameter, bedDataSource (see [Target]).
-// An error when cfg is not valid or name is taken.
+// Register makes the wrapped driver available to [database/sql.Open] under name. The DSN is
+// pgx's, with one more parameter, bedDataSource (see [Target]). It returns an error for an
+// invalid cfg or a name that is taken.
 func Register(name string, cfg bedsql.Config) error {
 	return bedsql.RegisterDriver(name, Target, cfg)
 }
 
-// NewConnector wraps target for [database/sql.OpenDB]: one of [Target] or
-// [TargetOf], or one with a Connector of pgx's database/sql driver and a
-// DataSource. What such a connector's configuration says of time zone, search
-// path and the like cannot be read from it: the job compares it where target has
-// Settings, and Account says whose entries wait for a job of that account.
+// NewConnector wraps target for [database/sql.OpenDB]: a result of [Target] or [TargetOf],
+// or a target with a Connector of pgx's database/sql driver and a DataSource. Such a
+// connector does not reveal its time zone, search path and the like: the job compares them
+// if target has Settings. With Account, the entries wait for a job of that account.
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
 	if target.Dialect == nil {
 		target.Dialect = dialectOf(target.Connector)

@@ -12,13 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// rowsStop begins the text that is not a number, by which a call that did not change as
-// many rows as it must fails on the server. How many it changed follows.
+// rowsStop begins the non-numeric text that makes a call fail on the server if it misses its
+// required number of changed rows. The actual number follows.
 const rowsStop = "bed_rows: "
 
-// counting gives calls as they are sent: one that must change a number of rows is a query
-// for how many it changed, and an error if they are others. false if one of them may mean
-// something else as a part of a query.
+// counting returns the calls to send. A call with a required number of rows becomes a query
+// for the number of changed rows, which fails on another number. false if a call could have
+// another meaning as a part of a query.
 func counting(calls []delivery.Call, q sqltext.Quoting) ([]delivery.Call, bool) {
 	sent := calls
 	for i, c := range calls {
@@ -40,8 +40,8 @@ func counting(calls []delivery.Call, q sqltext.Quoting) ([]delivery.Call, bool) 
 	return sent, true
 }
 
-// part gives a write as it stands in a WITH, with a RETURNING; false if it cannot, or if
-// that is not sure. One that begins with WITH itself cannot.
+// part returns a write in the form for a WITH, with a RETURNING; false if that is impossible
+// or uncertain, as for a write that itself begins with WITH.
 func part(text string, q sqltext.Quoting) (string, bool) {
 	end, depth, ended, returning := 0, 0, false, " RETURNING 1"
 	for t := range sqltext.Tokens(sqltext.Postgres, q, text) {
@@ -66,8 +66,8 @@ func part(text string, q sqltext.Quoting) (string, bool) {
 	return text[:end] + returning, depth == 0 && end > 0
 }
 
-// rowsError is the error that a call's own text failed with, if it did not change as many
-// rows as it must; else err.
+// rowsError returns the RowsError of a call whose own text failed because of the number of
+// changed rows; else err.
 func rowsError(c delivery.Call, err error) error {
 	var server *pgconn.PgError
 	if !c.Required.Given() || !errors.As(err, &server) || server.Code != "22P02" || server.Where != "" {
@@ -82,8 +82,8 @@ func rowsError(c delivery.Call, err error) error {
 	return delivery.Unmet(c.Required, got)
 }
 
-// isUnfit reports whether err may be of a text as a part of a query, and not of itself: a
-// rule on the table, or a position in the text.
+// isUnfit reports whether err may come from the use of a text as a part of a query: a rule
+// on the table, or a position in the text.
 func isUnfit(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && (strings.HasPrefix(server.Code, "42") || strings.HasPrefix(server.Code, "0A"))

@@ -19,12 +19,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// This file asks a session what it resolves to, whoever decided that: the DSN,
-// the account, the database, the server, a pooler between.
+// This file finds the resolved settings of a session, set by the DSN, the account, the
+// database, the server or a pooler.
 
-// usual are the run-time parameters that change values or places (not whether writes are
-// taken: that passes), with the value
-// that goes without saying; empty for those that have none.
+// usual maps the run-time parameters that affect values or places to their usual value;
+// empty for those without one. It omits read-only modes, which are temporary.
 var usual = map[string]string{
 	"array_nulls": "on", "backslash_quote": "safe_encoding", "bytea_output": "hex", "client_encoding": "UTF8", "datestyle": "ISO, MDY",
 	"default_text_search_config": "pg_catalog.english", "default_transaction_isolation": "read committed",
@@ -33,9 +32,9 @@ var usual = map[string]string{
 	"timezone_abbreviations": "Default", "transform_null_equals": "off", "xmlbinary": "base64", "xmloption": "content",
 }
 
-// searchPath is the search path with names as the server reads them, the
-// account's own in place of "$user", and without the schemas that the account may
-// not use: those are passed over. One that is not there may be created later.
+// searchPath is the search path with names as the server reads them, with the account's name
+// in place of "$user". It omits schemas without the right to use them: the server skips
+// these. A missing schema stays, because it may be created later.
 const searchPath = `SELECT 'search_path', COALESCE((SELECT string_agg(quote_ident(s), ', ' ORDER BY i) FROM (
   SELECT i, CASE WHEN n = '$user' THEN current_user ELSE n::name END AS s FROM (
     SELECT i, CASE WHEN m[1] LIKE '"%' THEN replace(substr(m[1], 2, length(m[1]) - 2), '""', '"')
@@ -43,14 +42,13 @@ const searchPath = `SELECT 'search_path', COALESCE((SELECT string_agg(quote_iden
     FROM regexp_matches(current_setting('search_path'), E'("(?:[^"]|"")*"|[^", \t\n\r\f][^, \t\n\r\f]*)', 'g') WITH ORDINALITY AS p (m, i)) AS named) AS path
   WHERE (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = s) IS NOT FALSE), '')`
 
-// ofAccount are the settings of the application's own that the account or the
-// database brings along.
+// ofAccount returns the custom settings that come with the account or the database.
 const ofAccount = `SELECT DISTINCT split_part(c, '=', 1), current_setting(split_part(c, '=', 1), true)
   FROM pg_db_role_setting, unnest(setconfig) AS c WHERE split_part(c, '=', 1) LIKE '%.%'
   AND setrole IN (0, to_regrole(quote_ident(session_user))::oid) AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-// question asks for the session's number and for what it resolves to, with all
-// that names says.
+// question returns the query for the session's number and its resolved settings, including
+// all names.
 func question(names []string) string {
 	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
 	slices.Sort(all)
@@ -60,8 +58,8 @@ func question(names []string) string {
 		"::text[]) AS n) AS resolved (name, value)"
 }
 
-// quote writes a literal that means the same whatever standard_conforming_strings and
-// the client's encoding.
+// quote writes a literal independently of standard_conforming_strings and the client's
+// encoding.
 func quote(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -78,11 +76,11 @@ func quote(s string) string {
 	return " E'" + b.String() + "'"
 }
 
-// resolved is what a session says of itself.
+// resolved is the answer of a session.
 type resolved struct{ pid, text string }
 
-// resolve asks the session of pg. An answer that is none leaves its text empty:
-// not every server that speaks the protocol knows all this.
+// resolve queries the session of pg. Without a proper answer the text stays empty: some
+// servers with this protocol do not support the query.
 func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (resolved, error) {
 	results, err := pg.Exec(ctx, question(names)).ReadAll()
 	var server *pgconn.PgError
@@ -130,7 +128,7 @@ func sessionText(ctx context.Context, conn driver.Conn, like string) (string, er
 	return r.text, err
 }
 
-// namesOf gives the names that question does not ask for by itself.
+// namesOf returns the names that question does not always include.
 func namesOf(list []dialects.Setting) (names []string) {
 	for _, s := range list {
 		if _, known := usual[s.Key]; !known && s.Key != "search_path" && s.Key != execMode && s.Key != schemaSetting && s.Key != "options" {
@@ -140,8 +138,8 @@ func namesOf(list []dialects.Setting) (names []string) {
 	return names
 }
 
-// adapt implements Dialect.Adapt, in one round trip. The role comes last: another
-// one may have no right to the rest.
+// adapt implements Dialect.Adapt, in one round trip. The role comes last: another role may
+// lack the rights for the rest.
 func adapt(ctx context.Context, conn driver.Conn, has, want string) error {
 	std := stdlibConn(conn)
 	if std == nil {
@@ -159,7 +157,7 @@ func adapt(ctx context.Context, conn driver.Conn, has, want string) error {
 	return err
 }
 
-// setting is the query that sets settings, for the transaction only if local is "true".
+// setting returns the query that sets settings, for the transaction only if local is "true".
 func setting(list []dialects.Setting, local string) string {
 	var calls, last []string
 	for _, c := range list {
@@ -176,8 +174,8 @@ func setting(list []dialects.Setting, local string) string {
 	return "SELECT " + strings.Join(calls, ", ")
 }
 
-// obeys implements Dialect.Obeys: it tries the settings in a transaction, which it
-// rolls back.
+// obeys implements Dialect.Obeys: it tries the settings in a transaction, which it rolls
+// back.
 func obeys(ctx context.Context, conn driver.Conn, text string) (has, asked string, err error) {
 	std := stdlibConn(conn)
 	if std == nil {
@@ -212,12 +210,11 @@ func obeys(ctx context.Context, conn driver.Conn, text string) (has, asked strin
 	return before.text, after.text, err
 }
 
-// resolvedKey is where a connection keeps what was learnt when it was dialled.
+// resolvedKey is the key of a connection's resolved settings from its dial.
 const resolvedKey = "github.com/bedsql/bed/resolved"
 
-// greet implements Dialect.Greet without a round trip, if the connector is ours:
-// servers that speak PostgreSQL's protocol say what they are when they are
-// dialled.
+// greet implements Dialect.Greet without a round trip for our own connector: servers with
+// PostgreSQL's protocol report their properties on dialling.
 func greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
 	std := stdlibConn(conn)
 	if std == nil {
@@ -241,7 +238,7 @@ func isPooled(conn driver.Conn) bool {
 	return ok
 }
 
-// warning is what needs to be known of the product that reports these parameters.
+// warning returns the warning about the product that reports these parameters.
 func warning(parameter func(string) string) string {
 	if parameter("crdb_version") != "" {
 		return dbserver.Untested("CockroachDB")

@@ -12,35 +12,32 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// session is what is kept with one connection of pgx: its mode, and the
-// descriptions of the statements that were sent in pipelines, because pgx's own
-// cache cannot be reached. Like the connection it is used by one goroutine at a
-// time.
+// session belongs to one connection of pgx. It holds the connection's mode, and the
+// descriptions of statements that were sent in pipelines, because pgx's own cache is out of
+// reach. Like the connection it is used by one goroutine at a time.
 type session struct {
 	conn *pgx.Conn
 	mode pgx.QueryExecMode
-	// capacity is how many descriptions are kept, as many as pgx keeps itself.
+	// capacity is the number of kept descriptions, the same as in pgx.
 	capacity   int
 	statements map[string]*pgconn.StatementDescription
-	// unnamed says that nothing is prepared by name, because each time the
-	// server's session may be another one.
+	// unnamed disables preparing by name, because the server's session may change each time.
 	unnamed bool
-	// stale are prepared statements that are not kept any more but still exist on
-	// the server.
+	// stale are prepared statements that still exist on the server but are no longer used.
 	stale []string
 }
 
 const sessionKey = "github.com/bedsql/bed"
 
-// nameOf names a prepared statement after its text: if another connection has
-// prepared it in the same session of the server, it is the same statement.
+// nameOf names a prepared statement after its text: a statement prepared by another
+// connection in the same session of the server is then the same.
 func nameOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "bed_" + hex.EncodeToString(sum[:16])
 }
 
-// isForeign reports whether err says that a pooler changed the server's session:
-// the name is unknown there, or taken.
+// isForeign reports whether err means that a pooler changed the server's session: the name
+// is unknown there, or taken.
 func isForeign(err error) bool {
 	return hasCode(err, "26000", "42P05")
 }
@@ -65,7 +62,7 @@ func sessionOf(conn *pgx.Conn) *session {
 func (s *session) closed() bool { return s.conn.IsClosed() }
 func (s *session) status() byte { return s.conn.PgConn().TxStatus() }
 
-// query is a call as it is sent.
+// query is a call in its sent form.
 type query struct {
 	sql  string
 	desc *pgconn.StatementDescription
@@ -83,9 +80,8 @@ func (q *query) send(p *pgconn.Pipeline) {
 	}
 }
 
-// encode turns each argument into what pgx makes of it in this mode. All are
-// encoded before the first call is sent: one that does not fit costs nothing but
-// its error.
+// encode encodes each argument as pgx does in this mode. It encodes all of them before the
+// first call is sent: an unsuitable one costs only its error.
 func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, error) {
 	descriptions, err := s.describe(ctx, calls)
 	if err != nil {
@@ -106,8 +102,7 @@ func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, 
 	return queries, nil
 }
 
-// describe asks the server for the parameters of those texts that are not known
-// yet.
+// describe queries the server for the parameters of texts that are still unknown.
 func (s *session) describe(ctx context.Context, calls []delivery.Call) (map[string]*pgconn.StatementDescription, error) {
 	if s.mode == pgx.QueryExecModeExec {
 		return nil, nil
@@ -193,15 +188,14 @@ func (s *session) drop(text string) {
 	}
 }
 
-// unname goes on without names. Statements that have one are left to the server's
-// session.
+// unname continues without names. Named statements are left to the server's session.
 func (s *session) unname() {
 	s.unnamed, s.stale = true, nil
 	clear(s.statements)
 }
 
-// forget drops the descriptions of calls after an error that may come from an
-// outdated one: a column's type changed, a pooler changed servers.
+// forget drops the descriptions of calls after an error that may come from an outdated one:
+// a column has another type, a pooler changed servers.
 func (s *session) forget(calls []delivery.Call, err error) {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && len(server.Code) == 5 {
@@ -215,8 +209,8 @@ func (s *session) forget(calls []delivery.Call, err error) {
 	}
 }
 
-// resets are what DISCARD ALL does, except for DEALLOCATE ALL: pgx and
-// database/sql count on their prepared statements.
+// resets is DISCARD ALL without DEALLOCATE ALL: pgx and database/sql rely on their prepared
+// statements.
 const resets = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; " +
 	"SELECT pg_advisory_unlock_all(); DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
 

@@ -20,17 +20,17 @@ var neutralList string
 
 var neutral = dialects.ReadNeutral(neutralList)
 
-// execMode is pgx's own parameter that says how values are sent.
+// execMode is pgx's own parameter for how values are sent.
 const execMode = "default_query_exec_mode"
 
 // spaces end an argument in options.
 const spaces = " \t\n\r\v\f"
 
-// schemaSetting is the schema for receipts, of which the server knows nothing.
+// schemaSetting is the schema for receipts, a setting unknown to the server.
 var schemaSetting = strings.ToLower(attempt.SchemaParam)
 
-// settings writes all parameters but the neutral ones, as they stand in the DSN. A
-// separate parameter wins over one in options, as on the server.
+// settings writes all parameters but the neutral ones, in the form of the DSN. A separate
+// parameter wins over one in options, as on the server.
 func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) []dialects.Setting {
 	all, read := allParams(cfg)
 	if read {
@@ -53,8 +53,8 @@ func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) []diale
 	return list
 }
 
-// allParams gives the run-time parameters with names in lower case, those in
-// options too. whole reports that there is nothing else in options.
+// allParams returns the run-time parameters with names in lower case, including those in
+// options. whole is set if options has no other content.
 func allParams(cfg *pgconn.Config) (all map[string]string, whole bool) {
 	given := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(cfg.RuntimeParams)) {
@@ -71,8 +71,8 @@ var execModes = map[string]pgx.QueryExecMode{
 	"exec": pgx.QueryExecModeExec, "simple_protocol": pgx.QueryExecModeSimpleProtocol,
 }
 
-// with is the target of cfg in a session with other settings. The rest, and the
-// dialling side's own business, stays as it is.
+// with returns the target of cfg in a session with other settings. The neutral parameters
+// stay.
 func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdlib.OptionOpenDB) delivery.Target {
 	to, own := in(cfg, name, list)
 	t := target(to, own, opts...)
@@ -88,7 +88,7 @@ func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdl
 	return t
 }
 
-// in is cfg with other settings.
+// in returns cfg with other settings.
 func in(cfg *pgx.ConnConfig, name string, list []dialects.Setting) (*pgx.ConnConfig, dialects.Own) {
 	to := cfg.Copy()
 	all, _ := allParams(&cfg.Config)
@@ -109,7 +109,7 @@ func in(cfg *pgx.ConnConfig, name string, list []dialects.Setting) (*pgx.ConnCon
 		case s.Key == execMode:
 			to.DefaultQueryExecMode = execModes[s.Value]
 		case byOptions && s.Key != "options":
-			// A pooler may take them there and nowhere else.
+			// A pooler may accept them only there.
 			args = append(args, "-c "+escapeOption(s.Key+"="+s.Value))
 		case !neutral.Has(s.Key):
 			to.RuntimeParams[s.Key] = s.Value
@@ -124,8 +124,8 @@ func in(cfg *pgx.ConnConfig, name string, list []dialects.Setting) (*pgx.ConnCon
 	return to, own
 }
 
-// isUTF8 reports whether the server reads the name of an encoding as UTF8: by its letters
-// and digits, in any case.
+// isUTF8 reports whether the server reads an encoding's name as UTF8: by its letters and
+// digits, in any case.
 func isUTF8(name string) bool {
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) {
@@ -148,9 +148,9 @@ func escapeOption(arg string) string {
 	return b.String()
 }
 
-// parseOptions reads the server's command line: "-c name=value", "-cname=value"
-// and "--name=value", with blanks in them escaped by a backslash. A dash in a
-// name is an underscore. whole reports that there was nothing else.
+// parseOptions reads the server's command line: "-c name=value", "-cname=value" and
+// "--name=value", with blanks in them escaped by a backslash. A dash in a name is an
+// underscore. whole is set if there was no other content.
 func parseOptions(options string) (params map[string]string, whole bool) {
 	params, whole = make(map[string]string), true
 	set := func(arg string) {

@@ -20,17 +20,16 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// pgx sends a value according to its Go type and to the type that the server
-// gives the parameter. The latter is not known before the statement is prepared,
-// and the database may be down; so what is kept must be sent in the same way
-// whatever the parameter's type. A value for which that cannot be promised is
-// refused, with what to pass instead.
+// pgx sends a value according to its Go type and to the server's type of the parameter. The
+// latter is unknown before the statement is prepared, and the database may be down; so the
+// kept value must be sent in the same way whatever the parameter's type. A value without
+// that guarantee is rejected, with a hint to another type.
 
 // maxDepth bounds pointers to pointers and Valuers that return Valuers.
 const maxDepth = 8
 
-// storable turns what pgx takes as a parameter into what the log keeps. By types says
-// that a hook may register types with pgx: to one of them a map or a struct is not JSON.
+// storable turns a pgx parameter into a value for the log. byTypes means that a hook may
+// register types with pgx: for such a type a map or a struct is not JSON.
 func storable(v any, byTypes bool) (any, error) {
 	kept, err := store(v, 0)
 	if err == nil && byTypes && holdsDocument(kept) {
@@ -54,9 +53,9 @@ func holdsDocument(v any) bool {
 	return false
 }
 
-// sendable implements Dialect.Sendable: where pgx does not ask the server for the types of
-// parameters, what it can encode is known before there is a connection. A slice must have
-// a type that pgx knows, as well as what is kept of it.
+// sendable implements Dialect.Sendable. In the modes without a query for parameter types,
+// pgx's ability to encode is known before there is a connection. pgx must know the type of a
+// slice, and of its kept form.
 func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call delivery.Call) (int, error) {
 	var types *pgtype.Map
 	for i, a := range call.Args {
@@ -85,7 +84,7 @@ func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call delivery.C
 	return 0, nil
 }
 
-// named are the values of an argument by their names.
+// named returns the values of an argument by their names.
 func named(v any) map[string]any {
 	switch v := v.(type) {
 	case pgx.NamedArgs:
@@ -96,7 +95,7 @@ func named(v any) map[string]any {
 	return map[string]any{"": v}
 }
 
-// typeMaps are pgx's own types; a map is used by one goroutine at a time.
+// typeMaps holds pgx's own types; a map is used by one goroutine at a time.
 var typeMaps = sync.Pool{New: func() any { return pgtype.NewMap() }}
 
 var errUnsent = errors.New("cannot be sent: pgx does not know its type in the mode of the connection (exec or simple_protocol); " +
@@ -162,9 +161,9 @@ func storeArgs(args map[string]any, depth int) (map[string]any, error) {
 	return out, nil
 }
 
-// storeValuer keeps what Value gives. pgx does the same for every Valuer that has
-// no form of its own for the parameter's type, and has the same outcome for those
-// of pgtype that do.
+// storeValuer keeps the result of Value. pgx does the same for every Valuer without a form
+// of its own for the parameter's type, and has the same result for the types of pgtype with
+// one.
 func storeValuer(x driver.Valuer, depth int) (any, error) {
 	v, err := dialects.Value(x)
 	if err != nil {
@@ -203,7 +202,7 @@ func storePointer(rv reflect.Value, depth int) (any, error) {
 		return nil, nil
 	}
 	elem := rv.Elem()
-	// A method that only the pointer has would be lost by following it.
+	// Following the pointer would lose its methods.
 	t := rv.Type()
 	if why := ambiguity(t); why != "" && ambiguity(t.Elem()) == "" {
 		return nil, refuse(rv.Interface(), why)
@@ -236,7 +235,7 @@ func storeNamed(rv reflect.Value, basic reflect.Type, depth int) (any, error) {
 	return store(rv.Convert(basic).Interface(), depth+1)
 }
 
-// storeJSON keeps maps and structs as the JSON that pgx makes of them.
+// storeJSON keeps maps and structs as pgx's JSON.
 func storeJSON(rv reflect.Value) (any, error) {
 	if rv.Kind() == reflect.Map && rv.IsNil() {
 		return nil, nil
@@ -255,7 +254,7 @@ func marshal(v any) (any, error) {
 	return document{string(text)}, nil
 }
 
-// document is the JSON of a map or a struct. Like those, pgx sends it to json columns alone.
+// document is the JSON of a map or a struct. pgx sends it to json columns only, like these.
 type document struct{ text string }
 
 // MarshalJSON implements json.Marshaler.
@@ -263,10 +262,10 @@ func (d document) MarshalJSON() ([]byte, error) { return []byte(d.text), nil }
 
 func isJSON(t reflect.Type) bool { return t.Implements(reflect.TypeFor[json.Marshaler]()) }
 
-// ambiguity says why pgx's form of a value of type t depends on the parameter's
-// type; empty when it does not.
+// ambiguity returns why pgx's form of a value of type t depends on the parameter's type;
+// empty if it does not.
 func ambiguity(t reflect.Type) string {
-	// A string stays one, whatever String says.
+	// A string stays a string, even with a String method.
 	if t.Kind() != reflect.String && t.Implements(reflect.TypeFor[fmt.Stringer]()) {
 		return "pgx calls its String method for some column types and not for others"
 	}
@@ -278,8 +277,7 @@ func ambiguity(t reflect.Type) string {
 	return ""
 }
 
-// codecInterfaces are those by which a type gives pgx its value for one kind of
-// column.
+// codecInterfaces are the interfaces that give pgx a type's value for one kind of column.
 var codecInterfaces = []reflect.Type{
 	reflect.TypeFor[pgtype.ArrayGetter](), reflect.TypeFor[pgtype.BitsValuer](), reflect.TypeFor[pgtype.BoolValuer](),
 	reflect.TypeFor[pgtype.BoxValuer](), reflect.TypeFor[pgtype.BytesValuer](), reflect.TypeFor[pgtype.CircleValuer](),

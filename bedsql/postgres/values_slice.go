@@ -10,9 +10,9 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// storeSlice stores slices and arrays that the log does not keep as they are: of
-// named types, of pointers, of Valuers, pgtype.Array. pgx sends a slice as an
-// array, element by element, or as JSON, whole; what is kept must give both.
+// storeSlice stores slices and arrays that the log does not keep as they are: of named
+// types, of pointers, of Valuers, pgtype.Array. pgx sends a slice as an array, element by
+// element, or as JSON, whole; the kept value must allow both.
 func storeSlice(rv reflect.Value, depth int) (any, error) {
 	v, t := rv.Interface(), rv.Type()
 	if rv.Kind() == reflect.Slice && rv.IsNil() {
@@ -35,8 +35,8 @@ func storeSlice(rv reflect.Value, depth int) (any, error) {
 	return kept, nil
 }
 
-// elementAmbiguity is ambiguity for the elements of a slice, where a Valuer
-// comes before everything else.
+// elementAmbiguity is ambiguity for the elements of a slice, where a Valuer comes before
+// everything else.
 func elementAmbiguity(elem reflect.Type) string {
 	if elem.Implements(reflect.TypeFor[driver.Valuer]()) || elem.Kind() == reflect.Interface {
 		return ""
@@ -47,7 +47,7 @@ func elementAmbiguity(elem reflect.Type) string {
 	return ""
 }
 
-// plainSlice gives a slice of basic elements as one of Go's own types, one of
+// plainSlice returns a slice of basic elements as one of Go's own types, and a slice of
 // other elements (some NULL, or of different types) as []any.
 func plainSlice(rv reflect.Value, depth int) (any, error) {
 	if basic, ok := basicTypes[rv.Type().Elem().Kind()]; ok && !isValuer(rv.Type().Elem()) && basic.Kind() != reflect.Uint8 {
@@ -75,9 +75,9 @@ func plainSlice(rv reflect.Value, depth int) (any, error) {
 	return oneType(out), nil
 }
 
-// oneType gives elements of one basic type as a slice of that type, or of
-// pointers to it if some are nil: where pgx has to infer the column's type from
-// the value, it can do so for these and not for []any.
+// oneType returns elements of one basic type as a slice of that type, or of pointers to it
+// if some are nil. pgx may have to infer the column's type from the value, which []any does
+// not allow.
 func oneType(list []any) any {
 	var t reflect.Type
 	null := false

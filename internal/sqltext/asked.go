@@ -2,10 +2,9 @@ package sqltext
 
 import "strings"
 
-// Asked is what text asks the database, whoever carries it: without comments, but with
-// those that are orders to the database (/*+, /*!, /*M!); with one blank for each gap, and
-// no semicolon at its end. A text that reads otherwise under another quoting of the
-// session stays as it is.
+// Asked returns the database's view of text: without comments other than orders to the
+// database (/*+, /*!, /*M!), with one blank for each gap, and without a semicolon at its
+// end. A text that reads differently under another quoting stays unchanged.
 func Asked(f Flavor, text string) string {
 	asked, ok := askedAs(f, 0, text)
 	if !ok {
@@ -35,7 +34,7 @@ func askedAs(f Flavor, q Quoting, text string) (asked string, ok bool) {
 	}
 }
 
-// writeGap writes what stands between two tokens.
+// writeGap writes the gap between two tokens.
 func writeGap(b *strings.Builder, f Flavor, gap string) {
 	if gap == "" {
 		return
@@ -62,7 +61,7 @@ func writeGap(b *strings.Builder, f Flavor, gap string) {
 	b.WriteByte(' ')
 }
 
-// isOrder reports whether a comment is one to the database.
+// isOrder reports whether a comment is an order to the database.
 func isOrder(comment string) bool {
 	return strings.HasPrefix(comment, "/*+") || strings.HasPrefix(comment, "/*!") || strings.HasPrefix(comment, "/*M!")
 }

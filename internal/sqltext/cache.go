@@ -7,23 +7,22 @@ import (
 )
 
 const (
-	// cacheText is the longest text kept, in bytes. Longer ones carry their
-	// values in the text, as a rule, and do not come back.
+	// cacheText is the maximum length of a kept text, in bytes. Longer ones usually contain
+	// their values and do not come back.
 	cacheText = 8 << 10
-	// cacheWays is how many entries a text may be kept in.
+	// cacheWays is the number of possible entries for a text.
 	cacheWays = 4
 )
 
-// Cache remembers what texts were read as. It is bounded in entries, and safe for
-// concurrent use; a hit takes no lock and no memory.
+// Cache remembers the classes of texts. It is bounded in entries, and safe for concurrent
+// use; a hit takes no lock and no memory.
 type Cache struct {
 	flavor Flavor
 	seed   maphash.Seed
 	// slots are sets of ways neighbours. Entries are never changed, only replaced.
 	slots []atomic.Pointer[cacheEntry]
 	ways  int
-	// turn chooses the neighbour to be replaced: a text in use comes back sooner than
-	// its turn.
+	// turn chooses the neighbour to replace: a text in use soon returns.
 	turn atomic.Uint32
 }
 
@@ -32,8 +31,7 @@ type cacheEntry struct {
 	class Class
 }
 
-// NewCache makes a cache for texts of flavor f that keeps at most size of them. With
-// size below 1 it keeps none.
+// NewCache returns a cache of at most size texts of flavor f; of none with size below 1.
 func NewCache(f Flavor, size int) *Cache {
 	c := &Cache{flavor: f, seed: maphash.MakeSeed()}
 	if size < 1 {
@@ -47,8 +45,8 @@ func NewCache(f Flavor, size int) *Cache {
 // Get is [Classify] of text.
 func (c *Cache) Get(text string) Class { return new(Recent).Get(c, text) }
 
-// Recent is the text that one user of a cache asked for last: mostly the next
-// one too. Its zero value is ready. It is not safe for concurrent use.
+// Recent is the last text of one user of a cache: often the next one too. Its zero value is
+// ready. It is not safe for concurrent use.
 type Recent struct{ last *cacheEntry }
 
 // Get is [Cache.Get].
@@ -64,7 +62,7 @@ func (r *Recent) Get(c *Cache, text string) Class {
 	return e.class
 }
 
-// entry finds or makes the entry of a text; nil for one that is not kept.
+// entry finds or makes the entry of a text; nil if the text is not kept.
 func (c *Cache) entry(text string) *cacheEntry {
 	if len(text) > cacheText || len(c.slots) == 0 {
 		return nil
@@ -75,14 +73,14 @@ func (c *Cache) entry(text string) *cacheEntry {
 			return e
 		}
 	}
-	// A text may be part of something much larger.
+	// A text may be part of a much larger one.
 	text = strings.Clone(text)
 	e := &cacheEntry{text: text, class: classify(c.flavor, text)}
 	set[c.turn.Add(1)%uint32(len(set))].Store(e)
 	return e
 }
 
-// set is where text may be.
+// set returns the possible slots of text.
 func (c *Cache) set(text string) []atomic.Pointer[cacheEntry] {
 	sets := uint64(len(c.slots) / c.ways)
 	i := int(maphash.String(c.seed, text)%sets) * c.ways

@@ -1,10 +1,10 @@
 package sqltext
 
-// Flavor is how a database's SQL text is read: its comments, quotes and keywords.
+// Flavor is the SQL dialect of a database: its comments, quotes and keywords.
 type Flavor uint8
 
-// The flavors. ANSI knows standard quoting and keywords only. MySQL is also
-// MariaDB. Messages is that of a message broker: each text is [Publish] and a topic.
+// The flavors. ANSI has standard quoting and keywords only. MySQL includes MariaDB. Messages
+// is for a message broker: each text is [Publish] and a topic.
 const (
 	ANSI Flavor = iota
 	MySQL
@@ -16,10 +16,10 @@ const (
 // Publish begins the text of a message.
 const Publish = "PUBLISH "
 
-// PublishKey is the name of the parameter that is a message's order key.
+// PublishKey is the name of the parameter for a message's order key.
 const PublishKey = "key"
 
-// String gives the database's name in configurations.
+// String returns the database's name in configurations.
 func (f Flavor) String() string {
 	if f == ANSI || f > SQLite {
 		return "unknown"
@@ -27,7 +27,8 @@ func (f Flavor) String() string {
 	return f.Pick(Texts{MySQL: "mysql", Postgres: "postgres", SQLite: "sqlite"})
 }
 
-// FlavorOf gives the flavor of the database that configurations call name; ANSI if there is none.
+// FlavorOf returns the flavor of a database's name in configurations; ANSI for an unknown
+// name.
 func FlavorOf(name string) Flavor {
 	switch name {
 	case "mysql", "mariadb":
@@ -40,8 +41,8 @@ func FlavorOf(name string) Flavor {
 	return ANSI
 }
 
-// Quoting is how a session reads what stands between quotes, where that is a
-// setting of the server's. The zero value is the default of each database.
+// Quoting is how a session reads quotes, where that is a setting of the server. The zero
+// value is the default of each database.
 type Quoting uint8
 
 const (
@@ -53,45 +54,44 @@ const (
 	BackslashEscapes
 )
 
-// Kind is what running a statement means for delivery.
+// Kind is the meaning of a statement for delivery.
 type Kind uint8
 
 const (
-	// Read: a query that changes nothing (SELECT, SHOW, plain EXPLAIN, a reading
-	// PRAGMA …), SELECT … FOR UPDATE included.
+	// Read is a query that changes nothing (SELECT, SHOW, plain EXPLAIN, a reading PRAGMA …),
+	// including SELECT … FOR UPDATE.
 	Read Kind = iota
 	// DML is a write that is logged and delivered.
 	DML
 	// DDL defines or administers (CREATE, ALTER, TRUNCATE, GRANT …).
 	DDL
-	// Session changes what later statements of the same session mean or see:
-	// for the rest of the session with Pins, else at most for the rest of the
-	// transaction (PostgreSQL's SET LOCAL, SET CONSTRAINTS and LOCK, SET
-	// TRANSACTION) or not for the session at all (SET GLOBAL). A local
-	// transaction that holds one without Pins means something else when its
-	// DML is run again alone.
+	// Session affects the meaning or view of later statements in the same session. With Pins
+	// the effect lasts for the rest of the session. Else it lasts at most for the rest of the
+	// transaction (PostgreSQL's SET LOCAL, SET CONSTRAINTS and LOCK, SET TRANSACTION), or does
+	// not touch the session at all (SET GLOBAL). In a local transaction with a Session without
+	// Pins, the DML alone may have another meaning on a second run.
 	Session
-	// Begin, Commit, Rollback, Savepoint, RollbackTo, ReleaseSavepoint are
-	// transaction control sent as text. In SQLite a Savepoint outside a
-	// transaction begins one, and releasing that one commits it.
+	// Begin, Commit, Rollback, Savepoint, RollbackTo, ReleaseSavepoint are transaction control
+	// sent as text. In SQLite a Savepoint outside a transaction begins one, and its release
+	// commits.
 	Begin
 	Commit
 	Rollback
 	Savepoint
 	RollbackTo
 	ReleaseSavepoint
-	// PrepareTransaction is PostgreSQL's: the session's transaction ends, what
-	// becomes of it is decided elsewhere.
+	// PrepareTransaction is PostgreSQL's: it ends the session's transaction, whose outcome is
+	// decided elsewhere.
 	PrepareTransaction
-	// AutocommitOff and AutocommitOn are MySQL's SET autocommit to a constant.
-	// Set to anything else it is Session with Pins: its value is not known.
+	// AutocommitOff and AutocommitOn are MySQL's SET autocommit to a constant. With another
+	// value it is Session with Pins: its value is unknown.
 	AutocommitOff
 	AutocommitOn
 	// Multi is several statements in one text.
 	Multi
-	// Opaque is anything else whose effect is not known: CALL, DO, LOAD DATA,
-	// COPY, a compound block, an unknown word, a text that is not DML and whose
-	// quotes or comments do not end.
+	// Opaque is any other statement, with an unknown effect: CALL, DO, LOAD DATA, COPY, a
+	// compound block, an unknown word, or a text other than DML with an unterminated quote or
+	// comment.
 	Opaque
 	// Empty is a text without a statement.
 	Empty
@@ -106,7 +106,7 @@ var kindNames = [...]string{
 	Multi: "several statements", Opaque: "opaque", Empty: "empty",
 }
 
-// String names the kind for messages.
+// String returns the kind's name for messages.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -114,42 +114,39 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Class is what a text was read as. It is comparable.
+// Class is the result of classifying a text. It is comparable.
 type Class struct {
 	Kind Kind
-	// Insert is whether a DML may generate an id (INSERT, REPLACE, MERGE).
+	// Insert is set if a DML may generate an id (INSERT, REPLACE, MERGE).
 	Insert bool
-	// Name is the savepoint's, folded as the database folds it. MySQL's folding
-	// of accents (é and e are one name to it) is not done.
+	// Name is the savepoint's name, folded as the database folds it, but without MySQL's
+	// folding of accents (é and e are one name to it).
 	Name string
-	// ImplicitCommit: running it commits the open transaction first (MySQL's
-	// DDL, LOCK TABLES, a BEGIN within a transaction …). It does so also when
-	// it fails afterwards, unless the server could not parse it. An
-	// AutocommitOn commits only if autocommit was off before.
+	// ImplicitCommit is set if running it first commits the open transaction (MySQL's DDL, LOCK
+	// TABLES, a BEGIN within a transaction …). A later failure does not undo the commit, unless
+	// the server could not parse the text. An AutocommitOn commits only if autocommit was off.
 	ImplicitCommit bool
-	// Chain: a Commit or Rollback that begins the next transaction at once.
+	// Chain is set for a Commit or Rollback that begins the next transaction at once.
 	Chain bool
-	// Pins: besides its Kind, the text leaves state behind in the session that
-	// a statement on another connection would not see. For a Multi: one of its
-	// statements pins, is transaction control, or is not plainly a read, DML
-	// or DDL.
+	// Pins is set if the text also leaves state behind in the session, invisible on another
+	// connection. For a Multi: one of its statements pins, is transaction control, or is not
+	// plainly a read, DML or DDL.
 	Pins bool
-	// NeedsSession is for DML that only means the same on this very
-	// connection: it reads or leaves session state (user variables, the last
-	// generated id, user locks, a cursor). It must not be logged and run
-	// elsewhere.
+	// NeedsSession is set for DML that depends on this very connection: it reads or leaves
+	// session state (user variables, the last generated id, user locks, a cursor). It must not
+	// be logged and run elsewhere.
 	NeedsSession bool
-	// Locks is whether a Read of MySQL's locks the rows that it reads (FOR
-	// UPDATE, LOCK IN SHARE MODE …), so that it can be the victim of a deadlock.
+	// Locks is set if a Read of MySQL locks its rows (FOR UPDATE, LOCK IN SHARE MODE …), so
+	// that it can be the victim of a deadlock.
 	Locks bool
-	// Moves is whether it calls a function that changes a setting for the rest of
-	// the transaction, as SET LOCAL does.
+	// Moves is set if it calls a function that changes a setting for the rest of the
+	// transaction, as SET LOCAL does.
 	Moves bool
-	// HasDML is whether a Multi holds a DML.
+	// HasDML is set for a Multi with a DML.
 	HasDML bool
-	// ByQuoting is whether a session with another [Quoting] reads it differently;
-	// it is set by a [Cache].
+	// ByQuoting is set if a session with another [Quoting] reads it differently; a [Cache] sets
+	// it.
 	ByQuoting bool
-	// Hazards are what makes a DML mean something else when it runs again.
+	// Hazards are the ways in which a second run of a DML may have another effect.
 	Hazards Hazards
 }

@@ -2,13 +2,12 @@ package sqltext
 
 import "strings"
 
-// Classify reads text as a database of flavor f does and says what running it
-// means. It never fails: what it cannot read is Opaque. It is pure and safe
-// for concurrent use, and it allocates only for a savepoint name that must be
-// folded; Class.Name may share text's memory.
+// Classify reads text like a database of flavor f and returns its class. It never fails: an
+// unreadable text is Opaque. It is pure and safe for concurrent use. It allocates only to
+// fold a savepoint's name; Class.Name may share text's memory.
 func Classify(f Flavor, text string) Class { return ClassifyAs(f, 0, text) }
 
-// classify is Classify that also looks at how other sessions read the text.
+// classify is Classify and also checks how other sessions read the text.
 func classify(f Flavor, text string) Class {
 	c := Classify(f, text)
 	for _, q := range quotings(f, text) {
@@ -20,7 +19,7 @@ func classify(f Flavor, text string) Class {
 	return c
 }
 
-// quotings are those by which text may be read differently than by the default.
+// quotings returns the quotings under which text may read differently from the default.
 func quotings(f Flavor, text string) []Quoting {
 	switch {
 	case f == Postgres && strings.IndexByte(text, '\\') >= 0:
@@ -33,7 +32,7 @@ func quotings(f Flavor, text string) []Quoting {
 	return nil
 }
 
-// ClassifyAs is [Classify] for a session whose quoting is known.
+// ClassifyAs is [Classify] for a session with a known quoting.
 func ClassifyAs(f Flavor, q Quoting, text string) Class {
 	if f == Messages {
 		if len(text) > len(Publish) && strings.HasPrefix(text, Publish) {
@@ -65,9 +64,8 @@ func (p *reader) whole() Class {
 	}
 }
 
-// AsWrite is for a text that no session can be asked about: it reads text by the
-// first quoting, the default before the others, that makes it one DML. ok is
-// false if none does.
+// AsWrite is for a text without a session to query. It reads text by the first quoting, the
+// default before the others, that makes it one DML. ok is false without such a quoting.
 func AsWrite(f Flavor, text string) (c Class, ok bool) {
 	for _, q := range append([]Quoting{0}, quotings(f, text)...) {
 		if c = ClassifyAs(f, q, text); c.Kind == DML {
@@ -96,7 +94,7 @@ func join(a, b Class) Class {
 	return m
 }
 
-// reader says what a statement is by its first words.
+// reader classifies a statement by its first words.
 type reader struct {
 	parser
 }
@@ -116,7 +114,7 @@ func (p *reader) statement() Class {
 	c := p.head()
 	p.rest()
 	if parenthesised && c.Kind != Read && c.Kind != DML {
-		// Only queries go in parentheses.
+		// Parentheses may hold queries only.
 		return Class{Kind: Opaque}
 	}
 	c = p.finish(c)
@@ -127,7 +125,7 @@ func (p *reader) statement() Class {
 	return c
 }
 
-// finish adds to c, which the first words said, what the rest does.
+// finish adds the effects of the rest to c, the class by the first words.
 func (p *reader) finish(c Class) Class {
 	if p.config != 0 {
 		p.fx |= fxPins
@@ -162,12 +160,12 @@ func (p *reader) finish(c Class) Class {
 	return c.unlessBroken(p.lex.broken && p.tok.typ == tokEOF)
 }
 
-// unlessBroken is c, or what remains of c if a quote or comment did not end.
+// unlessBroken returns c, or the rest of c after an unterminated quote or comment.
 func (c Class) unlessBroken(broken bool) Class {
 	if broken {
 		switch c.Kind {
 		case DML, DDL, Session:
-			// The database will say what is wrong with it.
+			// The database will report the mistake.
 		case Multi:
 			c.Pins = true
 		default:
@@ -306,13 +304,13 @@ func (p *reader) head() Class {
 	return p.simple(Class{Kind: Opaque})
 }
 
-// simple is for a statement whose c needs no more reading.
+// simple is for a statement whose class needs no more reading.
 func (p *reader) simple(c Class) Class {
 	p.step()
 	return c
 }
 
-// inner reads the statement that the words before it run.
+// inner reads the statement that the preceding words run.
 func (p *reader) inner() Class {
 	if p.nested++; p.nested > 4 {
 		return Class{Kind: Opaque}
@@ -342,8 +340,8 @@ func (p *reader) prepared() Class {
 	if p.lex.flavor == SQLite {
 		return Class{Kind: Opaque}
 	}
-	// What it prepares does not run now; what it executes is not known, and may
-	// be anything.
+	// The prepared statement does not run now. The executed one is unknown, and may be
+	// anything.
 	p.inert = true
 	return Class{Kind: Session, Pins: true}
 }

@@ -5,36 +5,35 @@ import (
 	"strings"
 )
 
-// Hazards are the ways in which running a DML twice may not be running it once, by
-// a small heuristic over its text. It warns; what it does not find may still double
-// rows. It does not see:
-//   - what tables, triggers, views, generated columns, defaults and the
-//     application's own functions do, nor which columns are a key unless they are
-//     called id, uuid, guid or ulid;
-//   - a column that is set from another one which is set too (a = b, b = a), one that
-//     a subquery reads, and more than 32 columns of one SET;
+// Hazards are the ways in which a second run of a DML may have another effect, by a small
+// heuristic over its text. It warns; a DML without a warning may still double rows. It does
+// not see:
+//   - the effects of tables, triggers, views, generated columns, defaults and the
+//     application's own functions, nor key columns with names other than id, uuid, guid or
+//     ulid;
+//   - a column set from another set column (a = b, b = a), a column read by a subquery, and
+//     more than 32 columns of one SET;
 //   - the order of a LIMIT's rows, and rows of a VALUES after the first.
 type Hazards uint8
 
 const (
-	// SelfReferring: a column is set from itself, and no comparison of a column that is
-	// set with a value, in WHERE, keeps the second run from finding the row (optimistic
+	// SelfReferring means that a column is set from itself, without a comparison in WHERE of a
+	// set column with a value that would keep the second run from finding the row (optimistic
 	// locking).
 	SelfReferring Hazards = 1 << iota
-	// NoKey: an INSERT names no key and does not say what to do with a row that is
-	// there already.
+	// NoKey means that an INSERT names no key and has no rule for an existing row.
 	NoKey
-	// Limited: a DELETE with LIMIT, or an UPDATE with one that has no order or looks
-	// for what it changes, takes further rows the second time.
+	// Limited means that a second run takes further rows: a DELETE with LIMIT, or an UPDATE
+	// with LIMIT that has no order or selects by a column that it changes.
 	Limited
-	// NonDeterministic: it calls a function that gives random numbers, generated ids
-	// or a sequence's next value.
+	// NonDeterministic means that it calls a function for random numbers, generated ids or a
+	// sequence's next value.
 	NonDeterministic
-	// Clock: a value that it writes is the time at which it runs.
+	// Clock means that it writes its execution time as a value.
 	Clock
 )
 
-// functions give something else each time.
+// functions return another value each time.
 var functions = map[string]Hazards{
 	"NOW": Clock, "SYSDATE": Clock, "GETDATE": Clock, "CURDATE": Clock, "CURTIME": Clock,
 	"CLOCK_TIMESTAMP": Clock, "STATEMENT_TIMESTAMP": Clock, "TRANSACTION_TIMESTAMP": Clock, "TIMEOFDAY": Clock,
@@ -46,72 +45,71 @@ var functions = map[string]Hazards{
 	"NEXTVAL": NonDeterministic, "TXID_CURRENT": NonDeterministic, "PG_CURRENT_XACT_ID": NonDeterministic,
 }
 
-// withoutArguments do so only without arguments; SQLite's also of 'now'.
+// withoutArguments do so only without arguments; SQLite's also with 'now'.
 var withoutArguments = map[string]Hazards{
 	"UUID": NonDeterministic, "UNIX_TIMESTAMP": Clock,
 	"DATE": Clock, "TIME": Clock, "DATETIME": Clock, "JULIANDAY": Clock, "UNIXEPOCH": Clock,
 }
 
-// wrapping are functions f for which f(f(x)) = f(x), the other arguments being the
-// same.
+// wrapping are functions f with f(f(x)) = f(x) if the other arguments stay the same.
 var wrapping = map[string]bool{
 	"COALESCE": true, "IFNULL": true, "NVL": true, "GREATEST": true, "LEAST": true, "MAX": true, "MIN": true, "LAST_INSERT_ID": true,
 }
 
-// part is where in a write the parser is.
+// part is the parser's position in a write.
 type part uint8
 
 const (
 	partOther part = iota
-	// partTarget: the table that is written.
+	// partTarget is the table to write.
 	partTarget
-	// partColumns: an INSERT's list.
+	// partColumns is an INSERT's list.
 	partColumns
 	partWhere
-	// partLeft, partValue, partRight: a SET, on the left of a =, right after it, and
+	// partLeft, partValue and partRight are in a SET: on the left of a =, right after it, and
 	// past that.
 	partLeft
 	partValue
 	partRight
 )
 
-// write is what is known of the INSERT, UPDATE, DELETE or MERGE that is being read.
+// write is the parser's knowledge of the current INSERT, UPDATE, DELETE or MERGE.
 type write struct {
 	verb  keyword
 	depth int
 	part  part
 	found Hazards
-	// names are the table's and its alias.
+	// names are the names of the table and its alias.
 	names [2]string
-	// set are the n columns that are set.
+	// set holds the n columns that are set.
 	set [32]string
 	n   int
 	assignment
-	// guarded, keyed: the WHERE compares a column that is set, or a key, with a value;
-	// either: it has an OR.
+	// guarded means that the WHERE compares a set column with a value, keyed that it compares
+	// a key, either that it has an OR.
 	guarded, keyed, either bool
 	ordered, limited       bool
-	// listed: an INSERT lists its columns; key: a key is among them; leads: it is the
-	// first of them, and the only key.
+	// listed is set for an INSERT with a list of columns. key is set for a key among them.
+	// leads is set for a key in the first place without another key.
 	listed, key, leads bool
-	// made: the key's value is left to the database. excused: it says what to do with a
-	// row that is there.
+	// made is set if the database makes the key's value. excused is set for a statement with a
+	// rule for an existing row.
 	made, excused bool
 }
 
-// assignment is the one of a SET that is being read.
+// assignment is the current assignment of a SET.
 type assignment struct {
-	// from is where its columns begin, of their table.
+	// from is the index of its first column, of their table.
 	from int
 	of   string
-	// own: its value is made from its column, which a call may do, or another change;
-	// keeps: the call is of a wrapping function.
+	// own is set if its value uses its column. calls is set after a call, changes after an
+	// operator, keeps if the call is of a wrapping function.
 	own, calls, changes, keeps bool
-	// cases are those that are open.
+	// cases counts the open CASE expressions.
 	cases int
 }
 
-// watch reads t, which comes after prev, for hazards.
+// watch checks t, which follows prev, for hazards.
 func (p *parser) watch(t token) {
 	p.varies(t)
 	w := &p.write
@@ -140,8 +138,8 @@ func (p *parser) watch(t token) {
 	}
 }
 
-// varies finds what is called, or read like a variable, up to t, and gives something
-// else each time.
+// varies finds calls up to t, and words like calls without parentheses, that return another
+// value each time.
 func (p *parser) varies(t token) {
 	found, bit := Hazards(0), uint64(1)<<(p.depth&63)
 	switch t.kw {
@@ -180,7 +178,7 @@ func (p *parser) varies(t token) {
 	}
 }
 
-// turn moves to the part of the write that begins with t, if one does.
+// turn moves to the part of the write that begins with t, if any.
 func (p *parser) turn(t token) bool {
 	w, next := &p.write, partOther
 	switch {
@@ -203,7 +201,7 @@ func (p *parser) turn(t token) bool {
 	return true
 }
 
-// target reads the names of the table, up to an INSERT's list or what it inserts.
+// target reads the names of the table, up to an INSERT's list or its rows.
 func (p *parser) target(t token) {
 	w := &p.write
 	name := t.typ == tokIdent || t.typ == tokWord && t.kw == ""
@@ -221,7 +219,7 @@ func (p *parser) target(t token) {
 	w.excused = w.excused || t.kw == "IGNORE" || t.kw == "REPLACE" && p.prev[0].kw == "OR"
 }
 
-// inserts reads what an INSERT says of a key.
+// inserts reads the part of an INSERT that concerns a key.
 func (p *parser) inserts(t token) {
 	w := &p.write
 	switch {
@@ -279,8 +277,8 @@ func (p *parser) sets(t token) {
 	}
 }
 
-// reads notes whether the name before t is that of a column that is being set, and
-// stands for its old value: VALUES(a) is the new row's, and @a a parameter.
+// reads checks whether the name before t is a set column's, used for its old value:
+// VALUES(a) is the new row's, and @a a parameter.
 func (p *parser) reads(t token) {
 	w, name, before := &p.write, p.prev[0], p.prev[1]
 	if before.char == '.' {
@@ -299,7 +297,7 @@ func (p *parser) reads(t token) {
 	}
 }
 
-// isSet reports whether t names one of the columns that are set, after the first from.
+// isSet reports whether t names one of the set columns after the first from.
 func (p *parser) isSet(from int, t token) bool {
 	name := p.nameOf(t)
 	return slices.ContainsFunc(p.write.set[from:p.write.n], func(column string) bool { return sameName(column, name) })
@@ -318,7 +316,7 @@ func (p *parser) compares(t token) {
 	}
 }
 
-// endWrite says what was found of a write that is over.
+// endWrite draws the conclusions at the end of a write.
 func (p *parser) endWrite() {
 	w := &p.write
 	if w.guarded && !w.either {
@@ -338,11 +336,11 @@ func (p *parser) endWrite() {
 	*w = write{}
 }
 
-// isKey reports whether a column of that name is a row's key, and not a reference to
-// another row's.
+// isKey reports whether a column of that name is a row's key, and not a reference to another
+// row's.
 func isKey(name string) bool {
 	return sameName(name, "id") || sameName(name, "uuid") || sameName(name, "guid") || sameName(name, "ulid")
 }
 
-// sameName compares names as most databases compare those of columns.
+// sameName compares names as most databases compare column names.
 func sameName(a, b string) bool { return a != "" && strings.EqualFold(a, b) }

@@ -2,7 +2,7 @@ package sqltext
 
 import "strings"
 
-// keyword is a word that this package has to know, in capitals; empty for any other.
+// keyword is a word known to this package, in capitals; empty for any other.
 type keyword string
 
 const words = `
@@ -32,8 +32,8 @@ var keywords = func() map[string]keyword {
 	return all
 }()
 
-// isDML is the one list of the verbs that write rows. REPLACE is one only
-// where a statement can begin with it.
+// isDML holds the one list of verbs that write rows. REPLACE counts only in flavors whose
+// statements can begin with it.
 func (k keyword) isDML(f Flavor) bool {
 	switch k {
 	case "INSERT", "UPDATE", "DELETE", "MERGE":
@@ -47,7 +47,7 @@ func (k keyword) isDML(f Flavor) bool {
 // isQuery is for the verbs that begin a query.
 func (k keyword) isQuery() bool { return k == "SELECT" || k == "VALUES" || k == "TABLE" }
 
-// maxWord is the length of the longest word that any table here knows.
+// maxWord is the length of the longest word in any table here.
 const maxWord = 32
 
 // lookup finds the keyword of an unquoted word in any case.
@@ -56,8 +56,8 @@ func lookup(word string) keyword {
 	return kw
 }
 
-// find looks up a word in any case in one of the tables here, whose words are in
-// ASCII capitals.
+// find looks up a word, in any case, in one of the tables here, whose words are in ASCII
+// capitals.
 func find[T any](table map[string]T, word string) (is T, ok bool) {
 	if len(word) > maxWord {
 		return is, false
@@ -74,7 +74,7 @@ func find[T any](table map[string]T, word string) (is T, ok bool) {
 	return is, ok
 }
 
-// call is what calling a database's function means for the session.
+// call is the effect of a database's function on the session.
 type call uint8
 
 const (
@@ -83,7 +83,7 @@ const (
 	callPins
 	// callReads reads the session's state.
 	callReads
-	// callReadsBare reads it when called without arguments.
+	// callReadsBare reads it if called without arguments.
 	callReadsBare
 	// callSetConfig leaves state behind unless its last argument is true.
 	callSetConfig
@@ -109,7 +109,7 @@ var calls = [...]map[string]call{
 	},
 }
 
-// lookupCall finds what calling the function name means.
+// lookupCall returns the effect of calling the function name.
 func lookupCall(f Flavor, name string) call {
 	c, _ := find(calls[f], name)
 	return c

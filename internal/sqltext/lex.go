@@ -16,7 +16,7 @@ const (
 	tokAssign  // MySQL's :=
 )
 
-// token is a piece of code; blanks and comments are none.
+// token is a piece of code; blanks and comments are not tokens.
 type token struct {
 	typ        tokenType
 	char       byte    // of a tokPunct, else 0
@@ -29,13 +29,12 @@ type lexer struct {
 	text   string
 	pos    int
 	flavor Flavor
-	// quoting is the session's.
+	// quoting is the session's quoting.
 	quoting Quoting
-	// executable counts MySQL's /*! that are open, unless skipExecutable takes them
-	// for comments.
+	// executable counts the open /*! of MySQL, unless skipExecutable treats them as comments.
 	executable     int
 	skipExecutable bool
-	// broken is whether a quote or comment did not end.
+	// broken is set if a quote or comment did not end.
 	broken bool
 }
 
@@ -86,7 +85,7 @@ func (l *lexer) next() token {
 		t.typ = tokAssign
 		l.pos += 2
 	case (c == ':' || c == '@' || c == '$') && (l.flavor == SQLite || l.flavor == ANSI) && isName(l.at(start+1)):
-		// A parameter's name is no keyword.
+		// A parameter's name is never a keyword.
 		t.typ = tokValue
 		l.pos++
 		l.skipName(0)
@@ -98,12 +97,12 @@ func (l *lexer) next() token {
 	return t
 }
 
-// backslashEscapes is of a string without a prefix.
+// backslashEscapes applies to a string without a prefix.
 func (l *lexer) backslashEscapes() bool {
 	return l.flavor == MySQL && l.quoting&BackslashIsPlain == 0 || l.flavor == Postgres && l.quoting&BackslashEscapes != 0
 }
 
-// word reads an identifier, or the literal of which it is the prefix.
+// word reads an identifier, or the literal that it is the prefix of.
 func (l *lexer) word() token {
 	t := token{typ: tokWord, start: l.pos}
 	l.skipName(0)
@@ -143,8 +142,8 @@ func (l *lexer) skipName(extra byte) {
 	}
 }
 
-// quoted moves past the quote that starts at pos. A doubled quote is a character,
-// and so is one after a backslash where backslashes escape.
+// quoted moves past the quote that starts at pos. A doubled quote is a character, and so is
+// a quote after an escaping backslash.
 func (l *lexer) quoted(quote byte, backslash bool) {
 	i := l.pos + 1
 	for i < len(l.text) {
@@ -163,8 +162,8 @@ func (l *lexer) quoted(quote byte, backslash bool) {
 	l.broken = true
 }
 
-// continued moves to the quote that continues PostgreSQL's string on another
-// line, comments to the line's end between them, if there is one.
+// continued moves to the quote that continues PostgreSQL's string on another line, if any,
+// past comments that end with their line.
 func (l *lexer) continued() bool {
 	newline := false
 	for i := l.pos; i < len(l.text); i++ {
@@ -233,8 +232,8 @@ func (l *lexer) userVar() bool {
 
 const byteOrderMark = "\ufeff"
 
-// skipBlank moves past blanks and comments. An executable comment of MySQL is
-// code: only its marks are skipped.
+// skipBlank moves past blanks and comments. An executable comment of MySQL is code: it skips
+// only the marks.
 func (l *lexer) skipBlank() {
 	for l.pos < len(l.text) {
 		c, after := l.text[l.pos], l.at(l.pos+1)

@@ -2,11 +2,11 @@ package sqltext
 
 import "strings"
 
-// Mask gives text without the values in it: every literal and every numbered
-// parameter is a ?, comments are left out, blanks are single, and a VALUES has one
-// row. Some databases take what is between double quotes for a value where one may
-// stand, so it is kept only for names of tables. Texts that differ in values and in
-// their number of rows only become the same.
+// Mask returns text without its values: every literal and every numbered parameter becomes a
+// ?, comments disappear, gaps become single blanks, and a VALUES keeps one row. Some
+// databases accept a value between double quotes, so Mask keeps double-quoted text only for
+// names of tables. Texts that differ only in values and in their number of rows become
+// equal.
 func Mask(f Flavor, text string) string {
 	if f == Messages {
 		return text
@@ -43,10 +43,10 @@ func Mask(f Flavor, text string) string {
 	return out.String()
 }
 
-// values moves over all of a text and tells which tokens are values.
+// values moves over all of a text and finds the values among its tokens.
 type values struct {
 	lex lexer
-	// tok is the current token, between the one before it and the one after it.
+	// tok is the current token, between its predecessor and its successor.
 	prev, tok, ahead token
 	depth            int
 }
@@ -62,13 +62,12 @@ func (c *values) advance() {
 	c.prev, c.tok, c.ahead = c.tok, c.ahead, c.lex.next()
 }
 
-// isNumber reports whether tok is that of a parameter, $1 or ?1.
+// isNumber reports whether tok is the number of a parameter, $1 or ?1.
 func (c *values) isNumber() bool {
 	return c.tok.typ == tokValue && (c.prev.char == '$' || c.prev.char == '?') && c.prev.end == c.tok.start
 }
 
-// isValue reports whether tok is, or could be, a literal, or begins a numbered
-// parameter.
+// isValue reports whether tok is, or could be, a literal, or begins a numbered parameter.
 func (c *values) isValue() bool {
 	switch c.tok.typ {
 	case tokString:

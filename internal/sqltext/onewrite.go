@@ -2,8 +2,9 @@ package sqltext
 
 import "strings"
 
-// OneWrite classifies a text that may be forged. It returns DML if every server runs text as one
-// DML, whatever it makes of /*!version … */, in a session with quoting q. A message is DML.
+// OneWrite classifies a text that may be forged. It returns DML only if every server runs
+// text as one DML in a session with quoting q, however it treats /*!version … */. A message
+// is DML.
 func OneWrite(f Flavor, q Quoting, text string) Kind {
 	kind := ClassifyAs(f, q, text).Kind
 	if kind != DML || f != MySQL || !strings.Contains(text, "/*!") && !strings.Contains(text, "/*M!") {
@@ -13,8 +14,8 @@ func OneWrite(f Flavor, q Quoting, text string) Kind {
 	skipped := run
 	skipped.skipExecutable = true
 	rest := reader{parser: parser{lex: skipped}}
-	// Servers run some of these parts and skip others. A keyword outside of them is the same to
-	// all.
+	// Servers run some of these parts and skip others. A keyword outside of them is the same
+	// for all.
 	if a, b := run.next(), skipped.next(); a != b || !a.kw.isDML(f) {
 		return Opaque
 	}

@@ -5,13 +5,12 @@ import (
 	"strings"
 )
 
-// Texts are what bed itself writes for each database. A literal names all of them,
-// empty ones too, so that a test of internal/docs finds where another database
-// is missing.
+// Texts are bed's own texts for each database. A literal names all of them, even empty ones,
+// so that a test of internal/docs finds a missing database.
 type Texts struct{ MySQL, Postgres, SQLite string }
 
-// Pick gives the text for the flavor; SQLite's, the plainest, for those that have none. It panics
-// for a flavor that it does not know.
+// Pick returns the text for the flavor; SQLite's, the plainest, for flavors without one. It
+// panics for an unknown flavor.
 func (f Flavor) Pick(from Texts) string {
 	switch f {
 	case MySQL:
@@ -24,10 +23,10 @@ func (f Flavor) Pick(from Texts) string {
 	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))
 }
 
-// Clock gives the SQL expression for the database's own clock in milliseconds
-// since the epoch. MySQL's is taken in UTC and not from UNIX_TIMESTAMP(), which
-// is ambiguous for an hour a year; PostgreSQL's stands in a subquery so that it
-// is read once and an index can be compared with it.
+// Clock returns the SQL expression for the database's own clock in milliseconds since the
+// epoch. It avoids MySQL's UNIX_TIMESTAMP(), which is ambiguous for an hour a year, and
+// reads UTC. PostgreSQL's is a subquery, so that it is read once and comparable with an
+// index.
 func (f Flavor) Clock() string {
 	return f.Pick(Texts{
 		MySQL:    `(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
@@ -35,13 +34,12 @@ func (f Flavor) Clock() string {
 		SQLite:   `CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`})
 }
 
-// Text writes one of bed's own statements for the database: ? are its parameters, and
-// it holds no other ?; {now} is the clock, {sql} the name sql, a keyword, as that of a
-// column. {by key} begins a DELETE that names rows by
-// primary key. On MariaDB it makes the optimizer use that key even where no hint is
-// allowed: mysql_delete() passes sql_safe_updates on as force_quick_range. MySQL
-// reads it as a comment (there the hint does it, for many rows); elsewhere it is
-// empty.
+// Text writes one of bed's own statements for the database. ? are its parameters, and it
+// contains no other ?; {now} is the clock, {sql} the column name sql, which is a keyword.
+// {by key} begins a DELETE that names rows by primary key. It makes MariaDB's optimizer use
+// that key even in statements that allow no hint: mysql_delete() passes sql_safe_updates on
+// as force_quick_range. MySQL reads it as a comment (there a hint does it, for many rows);
+// elsewhere it is empty.
 func (f Flavor) Text(statement string) string {
 	statement = strings.NewReplacer("{now}", f.Clock(), "{sql}", f.Pick(Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`}),
 		"{by key}", f.Pick(Texts{MySQL: `/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, Postgres: ``, SQLite: ``})).Replace(statement)
@@ -56,7 +54,7 @@ func List(n int, item, separator string) string {
 	return strings.Repeat(item+separator, n-1) + item
 }
 
-// Numbered writes each ? as $1, $2 …, as PostgreSQL wants it.
+// Numbered writes each ? in PostgreSQL's form, as $1, $2 …
 func Numbered(statement string) string {
 	var b strings.Builder
 	for n := 1; ; n++ {
@@ -70,8 +68,7 @@ func Numbered(statement string) string {
 	}
 }
 
-// Array writes texts as the literal of PostgreSQL's array, which every driver can
-// send.
+// Array writes texts as the literal of PostgreSQL's array, which every driver can send.
 func Array(texts []string) string {
 	size := len("{}")
 	for _, t := range texts {

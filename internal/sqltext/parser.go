@@ -1,31 +1,31 @@
 package sqltext
 
-// effects is what a statement does besides what its first word says.
+// effects are the effects of a statement beyond its first word.
 type effects uint16
 
 const (
-	// fxPins: state is left behind in the session.
+	// fxPins leaves state behind in the session.
 	fxPins effects = 1 << iota
-	// fxReads: the session's state is read.
+	// fxReads reads the session's state.
 	fxReads
-	// fxDML: rows are written by a main statement or within a WITH.
+	// fxDML writes rows in a main statement or within a WITH.
 	fxDML
-	// fxInsert: one of these may generate an id.
+	// fxInsert may generate an id in one of these.
 	fxInsert
-	// fxTable, fxTempTable: SELECT … INTO a new table.
+	// fxTable and fxTempTable are SELECT … INTO a new table.
 	fxTable
 	fxTempTable
-	// fxFile: SELECT … INTO OUTFILE.
+	// fxFile is SELECT … INTO OUTFILE.
 	fxFile
-	// fxQuery: the main statement after a WITH is a query.
+	// fxQuery marks a query as the main statement after a WITH.
 	fxQuery
-	// fxLocks: rows are locked that are only read.
+	// fxLocks locks rows that are only read.
 	fxLocks
-	// fxMoves: a setting is changed for the rest of the transaction.
+	// fxMoves changes a setting for the rest of the transaction.
 	fxMoves
 )
 
-// level is where a WITH stands within one pair of parentheses.
+// level is the state of a WITH within one pair of parentheses.
 type level uint8
 
 const (
@@ -38,7 +38,7 @@ const (
 	levelSearch       // in a SEARCH or CYCLE clause, before its SET
 )
 
-// maxLevels is how deep WITH is followed.
+// maxLevels is the maximum depth for following WITH.
 const maxLevels = 64
 
 // parser walks through the tokens of a text, statement by statement.
@@ -46,7 +46,7 @@ type parser struct {
 	lex lexer
 	tok token
 
-	// What follows is of the current statement alone.
+	// All fields below belong to the current statement.
 
 	// prev holds the tokens before tok, the nearest first.
 	prev [4]token
@@ -56,20 +56,19 @@ type parser struct {
 	main   int
 	levels [maxLevels]level
 	fx     effects
-	// inert says that the statement does not run its inner code, whose effects do
-	// not count.
+	// inert is set if the statement does not run its inner code, whose effects do not count.
 	inert bool
 	// config is the depth within an open set_config(…), else 0.
 	config int
-	// body: BEGIN, CASE, IF … open blocks in which semicolons do not end the statement.
+	// body is set while BEGIN, CASE, IF … open blocks with semicolons inside the statement.
 	body   bool
 	blocks int
 	// expression has a bit set for each open block that is a CASE expression.
 	expression uint64
-	// nested counts the statements before this one that run it.
+	// nested counts the outer statements that run this one.
 	nested int
-	// write is the one that is being read, hazards are those of all so far, and
-	// conditions has a bit for each depth at which one is being read.
+	// write is the current write, hazards belong to all writes so far, and conditions has a bit
+	// for each depth with an open condition.
 	write      write
 	hazards    Hazards
 	conditions uint64
@@ -103,8 +102,8 @@ func (p *parser) skip(k keyword) bool {
 
 func (p *parser) textOf(t token) string { return p.lex.text[t.start:t.end] }
 
-// nameOf gives an identifier without its quotes, empty if t is none. A name with
-// an escape in it (U&"\0061", a doubled quote) is left as it stands.
+// nameOf returns an identifier without its quotes, empty for other tokens. It does not
+// resolve escapes (U&"\0061", a doubled quote).
 func (p *parser) nameOf(t token) string {
 	switch text := p.textOf(t); {
 	case t.typ == tokWord:
@@ -117,8 +116,8 @@ func (p *parser) nameOf(t token) string {
 	return ""
 }
 
-// step reads what the current token does and moves to the next. It stays within
-// the statement.
+// step reads the effects of the current token and moves to the next. It stays within the
+// statement.
 func (p *parser) step() {
 	if p.atEnd() {
 		return
@@ -267,7 +266,7 @@ func (p *parser) with(kw keyword) {
 	}
 }
 
-// mainVerb notes the verb after the queries of a WITH.
+// mainVerb records the verb after the queries of a WITH.
 func (p *parser) mainVerb(kw keyword) {
 	p.setLevel(levelPlain)
 	if !kw.isQuery() {
@@ -286,8 +285,8 @@ func (p *parser) writes(kw keyword) {
 	}
 }
 
-// note notes the keywords that depend on the session or change it, and those by
-// which a query locks what it reads.
+// note records the keywords that depend on the session or change it, and those that make a
+// query lock its rows.
 func (p *parser) note(kw keyword) {
 	switch kw {
 	case "UPDATE", "SHARE": // FOR UPDATE, FOR SHARE, LOCK IN SHARE MODE
@@ -317,7 +316,7 @@ func (p *parser) note(kw keyword) {
 	}
 }
 
-// into reads from t, the token after an INTO, where a query's rows go.
+// into finds the destination of a query's rows from t, the token after an INTO.
 func (p *parser) into(t token) {
 	switch p.prev[1].kw {
 	case "INSERT", "REPLACE", "MERGE", "AS":
@@ -340,7 +339,7 @@ func (p *parser) into(t token) {
 		}
 		p.fx |= fxTable
 		if t.kw == "LOCAL" || t.kw == "GLOBAL" {
-			// The word before a TEMP that nobody needs.
+			// Skip the redundant word before a TEMP.
 			ahead := p.lex
 			t = ahead.next()
 		}
@@ -379,7 +378,7 @@ func (p *parser) block(kw keyword) {
 			p.push(false)
 		}
 	case "IF", "WHILE", "REPEAT", "FOR":
-		// IF, REPEAT are functions too, and IF EXISTS, FOR UPDATE clauses.
+		// IF and REPEAT are functions too, and IF EXISTS and FOR UPDATE are clauses.
 		if before != "END" && p.lex.flavor != SQLite && p.startsInner(kw != "FOR") {
 			p.push(false)
 		}
@@ -397,8 +396,8 @@ func (p *parser) push(expression bool) {
 	p.blocks++
 }
 
-// startsInner reports whether the current token begins a statement within a body.
-// With head it may also be the body itself, after the routine's head.
+// startsInner reports whether the current token begins a statement within a body. With head
+// it may also be the body itself, after the routine's head.
 func (p *parser) startsInner(head bool) bool {
 	if 0 < p.blocks && p.blocks <= 64 && p.expression&(1<<(p.blocks-1)) != 0 {
 		return false

@@ -44,8 +44,8 @@ func (p *reader) setMySQL() Class {
 	}
 }
 
-// assignment reads one assignment of MySQL's SET, at least up to its value, and
-// adds what it does to c. A scope holds for the following assignments too.
+// assignment reads one assignment of MySQL's SET, at least up to its value, and adds its
+// effect to c. A scope holds for the following assignments too.
 func (p *reader) assignment(c *Class, global *bool) {
 	here := *global
 	switch p.tok.typ {
@@ -139,8 +139,8 @@ func (p *reader) lock() Class {
 	return Class{Kind: Session, Pins: true}
 }
 
-// pragmas are those of SQLite that leave the connection as it was, whatever they
-// are given; DDL for those that write to the file.
+// pragmas are the pragmas of SQLite that never change the connection; DDL for those that
+// write to the file.
 var pragmas = map[string]Kind{
 	"COLLATION_LIST": Read, "COMPILE_OPTIONS": Read, "DATABASE_LIST": Read, "DATA_VERSION": Read,
 	"FOREIGN_KEY_CHECK": Read, "FOREIGN_KEY_LIST": Read, "FREELIST_COUNT": Read,

@@ -33,8 +33,7 @@ func (p *reader) start() Class {
 	return Class{Kind: Opaque}
 }
 
-// commit reads the words after a COMMIT, or after another word for it or for
-// ROLLBACK.
+// commit reads the words after a COMMIT, or after a synonym of COMMIT or ROLLBACK.
 func (p *reader) commit(k Kind) Class {
 	p.step()
 	if p.tok.kw == "PREPARED" {
@@ -68,7 +67,7 @@ func (p *reader) rollback() Class {
 	named := p.tok.kw == "TRANSACTION" && p.lex.flavor == SQLite
 	p.work()
 	if named && p.tok.kw != "TO" && !p.atEnd() {
-		// SQLite takes a name here and ignores it.
+		// SQLite accepts a name here and ignores it.
 		p.step()
 	}
 	if p.skip("TO") {
@@ -99,11 +98,11 @@ func (p *reader) named(k Kind) Class {
 	return Class{Kind: k, Name: name}
 }
 
-// postgresName is how many bytes of a name PostgreSQL keeps.
+// postgresName is the number of bytes that PostgreSQL keeps of a name.
 const postgresName = 63
 
-// fold gives an identifier the form in which the database compares it. ok is
-// false for one that is not spelled out.
+// fold brings an identifier into the form that the database compares. ok is false for an
+// identifier with escapes.
 func fold(f Flavor, quoted bool, name string) (folded string, ok bool) {
 	if quoted {
 		if c := name[0]; c == 'U' || c == 'u' {
@@ -137,7 +136,7 @@ func fold(f Flavor, quoted bool, name string) (folded string, ok bool) {
 	return name, true
 }
 
-// lowerASCII leaves letters beyond ASCII alone, as PostgreSQL and SQLite do.
+// lowerASCII keeps letters beyond ASCII, as PostgreSQL and SQLite do.
 func lowerASCII(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {
@@ -170,14 +169,14 @@ func (p *reader) create() Class {
 		temporary = temporary || p.tok.char == '.'
 	}
 	if temporary {
-		// MariaDB commits for a temporary sequence all the same.
+		// MariaDB commits even for a temporary sequence.
 		return Class{Kind: Session, Pins: true, ImplicitCommit: f == MySQL && object == "SEQUENCE"}
 	}
 	return Class{Kind: DDL, ImplicitCommit: f == MySQL}
 }
 
-// createOptions steps over what is between CREATE and the kind of object, and
-// reports whether that says TEMPORARY.
+// createOptions skips the words between CREATE and the kind of object, and reports whether
+// TEMPORARY is among them.
 func (p *reader) createOptions() (temporary bool) {
 	for !p.atEnd() {
 		switch t := p.tok; {
@@ -198,7 +197,7 @@ func (p *reader) createOptions() (temporary bool) {
 	return temporary
 }
 
-// options stand between CREATE and the kind of object.
+// options are the possible words between CREATE and the kind of object.
 var options = map[string]bool{
 	"OR": true, "REPLACE": true, "ALGORITHM": true, "DEFINER": true, "SQL": true, "SECURITY": true,
 	"INVOKER": true, "AGGREGATE": true, "GLOBAL": true, "LOCAL": true, "CONSTRAINT": true,
@@ -245,7 +244,7 @@ func (p *reader) flush() Class {
 	return c
 }
 
-// explain tells the EXPLAIN that runs its statement from the one that does not.
+// explain distinguishes the EXPLAIN that runs its statement from the one that does not.
 func (p *reader) explain() Class {
 	f := p.lex.flavor
 	p.step()
@@ -300,8 +299,8 @@ func (p *reader) format() {
 	}
 }
 
-// explainOptions reads (ANALYZE [value], …) if it is here, and reports whether
-// the statement will be run. The last value given counts.
+// explainOptions reads (ANALYZE [value], …) if present, and reports whether the statement
+// will be run. The last value counts.
 func (p *reader) explainOptions() bool {
 	ahead := p.lex
 	switch first := ahead.next(); {
@@ -323,7 +322,7 @@ func (p *reader) explainOptions() bool {
 	return runs
 }
 
-// switches are the constants that turn something on or off.
+// switches are the constants that turn an option on or off.
 var switches = map[string]bool{"0": false, "OFF": false, "FALSE": false, "1": true, "ON": true, "TRUE": true}
 
 // constant reads t as a switch.

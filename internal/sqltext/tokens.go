@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// TokenKind is what a [Token] is.
+// TokenKind is the kind of a [Token].
 type TokenKind uint8
 
-// The kinds. A number is a Word to those who read names, as MySQL's may begin
-// with digits.
+// The kinds. A number is a Word, because MySQL's names may begin with digits.
 const (
 	Mark   TokenKind = iota
 	Word             // a name, a keyword or a number
@@ -20,20 +19,20 @@ const (
 	Broken           // a quote or comment that does not end
 )
 
-// Token is a piece of a text; blanks and comments are none.
+// Token is a piece of a text; blanks and comments are not tokens.
 type Token struct {
 	Kind  TokenKind
 	Text  string
 	Start int
 }
 
-// Is reports whether it is this word, in any case.
+// Is reports whether the token is this word, in any case.
 func (t Token) Is(word string) bool { return t.Kind == Word && strings.EqualFold(t.Text, word) }
 
-// IsName reports whether it can be a name.
+// IsName reports whether the token can be a name.
 func (t Token) IsName() bool { return t.Kind == Word || t.Kind == Quoted }
 
-// Name is it without its quotes.
+// Name returns the token's text without its quotes.
 func (t Token) Name() string {
 	if t.Kind == Quoted || t.Kind == String {
 		q := t.Text[:1]
@@ -42,7 +41,7 @@ func (t Token) Name() string {
 	return t.Text
 }
 
-// Tokens cuts a text into its tokens. A Broken one is the last.
+// Tokens splits a text into tokens. A Broken one is the last.
 func Tokens(f Flavor, q Quoting, text string) iter.Seq[Token] {
 	kinds := [...]TokenKind{tokWord: Word, tokValue: Word, tokIdent: Quoted, tokString: String, tokUserVar: Var, tokSysVar: Var, tokAssign: Mark}
 	return func(yield func(Token) bool) {
