@@ -1,5 +1,5 @@
-// Package broker makes a message broker a data source: a message is a statement, PUBLISH
-// and the topic, whose parameters are the rest of it.
+// Package broker makes a message broker a data source: a message is a statement, PUBLISH and
+// the topic, with the rest of the message as its parameters.
 package broker
 
 import (
@@ -19,25 +19,25 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Message is what is published.
+// Message is a message to publish.
 type Message struct {
-	// ID is its entry's. UUID is what consumers know it by: the same, unless it was parked
-	// by a consumer and is published again.
+	// ID is its entry's. UUID is its identity for consumers: both are equal, unless a consumer
+	// has parked it and it is published again.
 	ID, UUID string
 	Topic    string
-	// Metadata has the order key as OrderKey, if there is one: it names the partition.
+	// Metadata has the order key, if any, as OrderKey: it names the partition.
 	Metadata map[string]string
 	Payload  []byte
 }
 
-// UUIDHeader is the name under which watermill's marshalers send the UUID.
+// UUIDHeader is the name of the UUID in watermill's marshalers.
 const UUIDHeader = "_watermill_message_uuid"
 
-// OrderKey is the name of the metadata that is the order key.
+// OrderKey is the name of the order key's metadata.
 const OrderKey = "bed_order_key"
 
-// Settings are those of the entries of messages. No database has them, so no job takes
-// such an entry for SQL.
+// Settings are the settings of messages' entries. No database has them, so no job takes such
+// an entry for SQL.
 const Settings = "bedMessage=1"
 
 // The names of the parameters.
@@ -48,8 +48,8 @@ const (
 	argPayload  = "payload"
 )
 
-// Statement gives the text and the parameters of a message; the first is its ID. Metadata that
-// would replace the id are left out. An error is Refused.
+// Statement returns the text and the parameters of a message; the first is its ID. It omits
+// metadata that would replace the id. An error is Refused.
 func (f Form) Statement(m *Message) (text string, args []any, err error) {
 	if text, args, err = Statement(m); err == nil {
 		if err = f.Check(m, DefaultFrameMax); err != nil {
@@ -59,7 +59,7 @@ func (f Form) Statement(m *Message) (text string, args []any, err error) {
 	return text, args, err
 }
 
-// Statement is that of a message to any broker.
+// Statement is for a message to any broker.
 func Statement(m *Message) (text string, args []any, err error) {
 	if m.Topic == "" {
 		return "", nil, unsent(errors.New("its topic is empty"))
@@ -99,7 +99,7 @@ func unsent(why error) error {
 	return Refused(fmt.Errorf("bed: the message was neither logged nor sent: %w", why))
 }
 
-// Named gives parameters as a driver takes them.
+// Named returns parameters in a driver's form.
 func Named(args []any) []driver.NamedValue {
 	named := make([]driver.NamedValue, len(args))
 	for i, a := range args {
@@ -166,8 +166,8 @@ func topicOf(text string) (string, error) {
 	return topic, nil
 }
 
-// answer is an error of which it is known what it means for a message. Its text holds
-// nothing of the message but its topic.
+// answer is an error with a known meaning for a message. Its text contains only the topic of
+// the message.
 type answer struct {
 	error
 	class delivery.Class
@@ -176,12 +176,12 @@ type answer struct {
 func (e *answer) Unwrap() error             { return e.error }
 func (e *answer) Certainly() delivery.Class { return e.class }
 
-// Shown gives what a log line may carry of it.
+// Shown returns the text for a log line.
 func (e *answer) Shown() string { return e.Error() }
 
-// Refused marks the error of a message that its broker did not take and never will,
-// NotTaken that of one that it did not take, and NotSent that of one that never left. Any
-// other error leaves it in doubt.
+// Refused marks the error of a message that its broker rejected for good, NotTaken of one
+// that it rejected for now, and NotSent of one that never left. Any other error leaves the
+// message in doubt.
 func Refused(err error) error  { return &answer{err, delivery.Refused} }
 func NotTaken(err error) error { return &answer{err, delivery.Retryable} }
 func NotSent(err error) error  { return &answer{err, delivery.Unreachable} }
@@ -189,18 +189,18 @@ func NotSent(err error) error  { return &answer{err, delivery.Unreachable} }
 // Conn is a connection to a broker. It belongs to one goroutine at a time, and is closed
 // after an error that leaves a message in doubt.
 type Conn interface {
-	// Publish returns nil once the broker has confirmed that it keeps the message. It is
-	// not waited for when ctx ends: the connection is closed then.
+	// Publish returns nil once the broker has confirmed that it keeps the message. When ctx
+	// ends, the caller stops waiting and closes the connection.
 	Publish(ctx context.Context, m *Message) error
-	// Ping asks whether it would.
+	// Ping checks whether Publish would work.
 	Ping(ctx context.Context) error
 	io.Closer
 }
 
-// fragile is a Conn that knows that its connection is gone, and does not open another.
+// fragile is a Conn that detects a lost connection, and does not open another.
 type fragile interface{ Closed() bool }
 
-// Target is the broker that dial connects to, as a data source.
+// Target returns the broker behind dial as a data source.
 func Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
 	return delivery.Target{Connector: connector(dial), Dialect: dialect, DataSource: dataSource, Settings: Settings}
 }
@@ -238,10 +238,10 @@ var errNoDSN = errors.New("bed: a message broker is not opened by a DSN")
 
 func (noDriver) Open(string) (driver.Conn, error) { return nil, errNoDSN }
 
-// conn is a Conn as database/sql sees it.
+// conn adapts a Conn to database/sql.
 type conn struct {
 	Conn
-	// lost: an error left a message in doubt.
+	// lost is set after an error that left a message in doubt.
 	lost bool
 }
 
@@ -289,8 +289,8 @@ func (c *conn) IsValid() bool {
 	return !c.lost && !(ok && f.Closed())
 }
 
-// ResetSession implements driver.SessionResetter: a pool asks it before it hands out a
-// connection that may have been lost while it was idle.
+// ResetSession implements driver.SessionResetter: a pool calls it before it reuses an idle
+// connection, which may have been lost.
 func (c *conn) ResetSession(context.Context) error {
 	if !c.IsValid() {
 		return driver.ErrBadConn
@@ -304,7 +304,7 @@ var errNoTx = Refused(errors.New("bed: a message broker has no local transaction
 
 func (c *conn) Begin() (driver.Tx, error) { return nil, errNoTx }
 
-// Prepare says whether the text is that of a message.
+// Prepare rejects a text that is not a message.
 func (c *conn) Prepare(text string) (driver.Stmt, error) {
 	_, err := topicOf(text)
 	return stmt{}, err

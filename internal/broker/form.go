@@ -9,50 +9,49 @@ import (
 	"strings"
 )
 
-// Form is the form in which a broker takes a topic and metadata.
+// Form is a broker's form of topics and metadata.
 type Form uint8
 
 const (
-	// AnyForm is the form of a broker that is not known: what one of them never takes is
-	// too large for it.
+	// AnyForm is the form of an unknown broker: a message counts as too large if one of the
+	// brokers never accepts it.
 	AnyForm Form = iota
-	// NATSForm: metadata are NATS headers.
+	// NATSForm sends metadata as NATS headers.
 	NATSForm
-	// AMQPForm: metadata are AMQP headers.
+	// AMQPForm sends metadata as AMQP headers.
 	AMQPForm
-	// KafkaForm: metadata count as a part of the message.
+	// KafkaForm counts metadata as a part of the message.
 	KafkaForm
 )
 
 const (
-	// maxNATSHeader is the most that JetStream stores of headers, with those of bed.
+	// maxNATSHeader is JetStream's limit for headers, less bed's own.
 	maxNATSHeader = 64<<10 - 1 - 256
 	// DefaultFrameMax is RabbitMQ's frame_max. The header frame is not split.
 	DefaultFrameMax = 128 << 10
-	// amqpOverhead is more than a header frame takes besides the metadata.
+	// amqpOverhead is an upper bound for a header frame without the metadata.
 	amqpOverhead = 256
 )
 
 // natsMsgID makes JetStream drop the second message with its value.
 const natsMsgID = "Nats-Msg-Id"
 
-// informs are the headers that NATS adds to what it delivers. They order nothing.
+// informs are the headers that NATS adds on delivery. They have no effect.
 var informs = []string{"nats-stream", "nats-subject", "nats-sequence", "nats-time-stamp", "nats-last-sequence", "nats-stream-source", "nats-msg-size", "nats-num-pending", "nats-upto-sequence"}
 
-// IDHeader reports whether metadata of this name would replace the id by which consumers or
-// brokers know the message. No sender takes it along.
+// IDHeader reports whether metadata of this name would replace the id of the message for
+// consumers or brokers. No sender includes it.
 func IDHeader(name string) bool {
 	return strings.EqualFold(name, UUIDHeader) || strings.EqualFold(name, natsMsgID)
 }
 
-// Orders reports whether a broker takes metadata of this name for an order to itself.
+// Orders reports whether metadata of this name would be a command to a broker.
 func Orders(name string) bool {
 	lower := strings.ToLower(name)
 	return strings.HasPrefix(lower, "nats-") && lower != strings.ToLower(natsMsgID) && !slices.Contains(informs, lower)
 }
 
-// own drops what would replace the id of the message from its metadata, and refuses orders to
-// a broker.
+// own drops metadata that would replace the message's id, and rejects commands to a broker.
 func (m *Message) own() error {
 	kept := make(map[string]string, len(m.Metadata))
 	for key, value := range m.Metadata {
@@ -69,11 +68,11 @@ func (m *Message) own() error {
 	return nil
 }
 
-// headerKey matches what nats.go takes.
+// headerKey matches the keys that nats.go accepts.
 var headerKey = regexp.MustCompile("^[!#-'*+.0-9A-Z^_`a-z|~-]+$")
 
-// Check says why a broker with this form never takes the message. frameMax is that of the
-// AMQP connection; 0 means no limit.
+// Check returns an error if a broker with this form never accepts the message. frameMax
+// belongs to the AMQP connection; 0 means no limit.
 func (f Form) Check(m *Message, frameMax int) error {
 	size, longest := 0, len(m.Topic)
 	for key, value := range m.Metadata {

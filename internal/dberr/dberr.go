@@ -1,5 +1,5 @@
-// Package dberr finds the codes that a database gave with an error, without
-// importing the database's driver, and knows a timeout by the clock. It is for error paths only.
+// Package dberr finds a database's codes in an error, without importing the database's
+// driver, and detects a timeout by the clock. It is for error paths only.
 package dberr
 
 import (
@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Code is the database's own code for an error. The zero value is that of an
-// error that is not an answer of a database.
+// Code is the database's own code for an error. The zero value belongs to an error that is
+// not a database's answer.
 type Code struct {
 	// State is the SQLSTATE, of five characters; empty for SQLite.
 	State string
@@ -21,9 +21,9 @@ type Code struct {
 	Number int64
 }
 
-// Of finds the code in err and what it wraps: the methods SQLState (pgx, lib/pq)
-// and Code (modernc.org/sqlite), or the fields Number and SQLState
-// (go-sql-driver, which has no methods to ask).
+// Of finds the code in err and its wrapped errors: by the methods SQLState (pgx, lib/pq) and
+// Code (modernc.org/sqlite), or the fields Number and SQLState (go-sql-driver, which has no
+// methods).
 func Of(err error) Code {
 	var byState interface{ SQLState() string }
 	if errors.As(err, &byState) {
@@ -66,15 +66,14 @@ func byFields(err error) (code Code) {
 	return Code{}
 }
 
-// Known reports whether there is a code at all, so that the error is the
-// database's own answer.
+// Known reports whether there is a code, so that the error is the database's own answer.
 func (c Code) Known() bool { return c != Code{} }
 
-// Contended reports whether the code is that of a lock timeout, a deadlock or a
-// serialization failure: other transactions were in the way. A disk that is full or
-// a server that is read-only is not. The log then repeats its own write, and an
-// insert of a receipt counts as no try (attempt.Outcome.OnReceipt); what the code
-// means for a write of the application's, the dialects' lists say.
+// Contended reports whether the code means contention with other transactions: a lock
+// timeout, a deadlock or a serialization failure, but not a full disk or a read-only server.
+// The log then repeats its own write, and an insert of a receipt does not count as a try
+// (attempt.Outcome.OnReceipt). For the application's writes, the dialects' lists classify
+// the code.
 func (c Code) Contended() bool {
 	switch c.State {
 	case "40001", "40P01", "55P03", "57014":
@@ -90,8 +89,8 @@ func (c Code) Contended() bool {
 	return c.Number < 1000 && (c.Number&0xff == 5 || c.Number&0xff == 6)
 }
 
-// TooLarge reports whether err says that a statement, or a row, is larger than the database
-// ever takes, or than its driver is set to send.
+// TooLarge reports whether err means that a statement or row exceeds the database's limit,
+// or the limit of its driver.
 func TooLarge(err error) bool {
 	code := Of(err)
 	switch code.Number {
@@ -102,8 +101,7 @@ func TooLarge(err error) bool {
 		!code.Known() && strings.Contains(err.Error(), "packet for query is too large") // go-sql-driver's
 }
 
-// Denied reports whether the code says that a right is missing, on a table, a
-// column or a database.
+// Denied reports whether the code means a missing right, on a table, a column or a database.
 func (c Code) Denied() bool {
 	switch c.Number {
 	case 1044, 1142, 1143, 1227: // MySQL's
@@ -112,9 +110,9 @@ func (c Code) Denied() bool {
 	return c.State == "42501" // insufficient_privilege
 }
 
-// Duplicate reports whether the code is that of a unique key's value that is there
-// already, in the log's own tables: what that means for a write, the dialects' lists
-// say (delivery.Duplicate).
+// Duplicate reports whether the code means an existing value of a unique key, in the log's
+// own tables. For the application's writes, the dialects' lists classify the code
+// (delivery.Duplicate).
 func (c Code) Duplicate() bool {
 	switch c.Number {
 	case 1062, 1555, 2067: // MySQL's, SQLite's of a primary key and of another
@@ -123,7 +121,7 @@ func (c Code) Duplicate() bool {
 	return c.State == "23505"
 }
 
-// String gives the code as a log line may hold it; empty if there is none.
+// String returns the code for a log line; empty without a code.
 func (c Code) String() string {
 	switch {
 	case c.Number != 0 && c.State != "":
@@ -137,9 +135,8 @@ func (c Code) String() string {
 	}
 }
 
-// DescribeLog describes an error of the transaction log's own database about a
-// write to the log, without the values, or the text of an error, that the write
-// carries.
+// DescribeLog describes an error of the transaction log's own database about a write to the
+// log. It omits the values, and the text of an error, in the write.
 func DescribeLog(err error) string {
 	if code := Of(err); code.Known() {
 		return "the log's database: " + code.String()
@@ -147,14 +144,14 @@ func DescribeLog(err error) string {
 	return err.Error()
 }
 
-// ConnectTimeout bounds a connection of one of bed's own pools. database/sql opens them
-// for whoever waits, one after the other and without a deadline: a server that accepts
-// one and says nothing would keep the others waiting for ever.
+// ConnectTimeout bounds a connection of one of bed's own pools. database/sql opens them one
+// after the other and without a deadline: a server that accepts one and stays silent would
+// keep all callers waiting for ever.
 const ConnectTimeout = 30 * time.Second
 
-// TimedOut reports whether the timeout of bounded, which was made from ctx, is over, while
-// ctx goes on. It goes by the clock: a driver's dial has a deadline of its own, and may give
-// up a moment before the context's timer fires.
+// TimedOut reports whether the timeout of bounded, a context made from ctx, has passed,
+// while ctx goes on. It compares with the clock: a driver's dial has a deadline of its own,
+// and may give up a moment before the context's timer fires.
 func TimedOut(ctx, bounded context.Context) bool {
 	return passed(bounded) && !passed(ctx) && ctx.Err() == nil
 }

@@ -1,5 +1,5 @@
-// Package dbserver asks a database server which product it is, and which of its
-// settings weaken what bed promises.
+// Package dbserver finds the product of a database server, and the settings that weaken
+// bed's promise.
 package dbserver
 
 import (
@@ -10,20 +10,19 @@ import (
 	"github.com/bedsql/bed/internal/tables"
 )
 
-// Server is what a server said of itself.
+// Server describes a server.
 type Server struct {
 	// Product is MySQL, MariaDB, TiDB, PostgreSQL, CockroachDB or YugabyteDB; empty
 	// for SQLite.
 	Product string
-	// Version is the server's own word.
+	// Version is the server's own text.
 	Version string
-	// Warnings are what an operator should know before relying on it, each a
-	// sentence without a value of the application's.
+	// Warnings are for an operator before relying on the server, each a sentence without a
+	// value of the application.
 	Warnings []string
 }
 
-// Untested is the warning about a product that none of bed's tests runs on; empty
-// for the others.
+// Untested returns the warning about a product without bed's tests; empty for the others.
 func Untested(product string) string {
 	if product == "CockroachDB" || product == "YugabyteDB" {
 		return product + " speaks PostgreSQL's protocol and is untested: bed was written for PostgreSQL's locks and errors"
@@ -31,8 +30,8 @@ func Untested(product string) string {
 	return ""
 }
 
-// Ask asks a server of a kind ("mysql", "postgres" or "sqlite"). log says that the
-// transaction log is there.
+// Ask queries a server of a kind ("mysql", "postgres" or "sqlite"). log is set for the
+// server of the transaction log.
 func Ask(ctx context.Context, q tables.Querier, kind string, log bool) (Server, error) {
 	switch kind {
 	case "mysql":
@@ -55,7 +54,7 @@ func askPostgres(ctx context.Context, q tables.Querier) (s Server, err error) {
 	return s, nil
 }
 
-// PostgresProduct reads what version() gives.
+// PostgresProduct reads the result of version().
 func PostgresProduct(version string) string {
 	switch {
 	case strings.Contains(version, "CockroachDB"):
@@ -66,7 +65,7 @@ func PostgresProduct(version string) string {
 	return "PostgreSQL"
 }
 
-// MySQLProduct reads what VERSION() gives.
+// MySQLProduct reads the result of VERSION().
 func MySQLProduct(version string) string {
 	switch {
 	case strings.Contains(version, "TiDB"):
@@ -93,8 +92,7 @@ func askMySQL(ctx context.Context, q tables.Querier, log bool) (s Server, err er
 	return s, nil
 }
 
-// galera warns of a cluster: Jepsen's analysis says what it loses and what it
-// shows late.
+// galera warns of a cluster: Jepsen's analysis shows its lost and late writes.
 func galera(settings map[string]string, log bool) (warnings []string) {
 	if !strings.EqualFold(settings["wsrep_on"], "ON") && settings["wsrep_on"] != "1" {
 		return nil

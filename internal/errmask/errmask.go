@@ -1,4 +1,4 @@
-// Package errmask takes the values out of a database's error messages.
+// Package errmask masks the values in a database's error messages.
 package errmask
 
 import (
@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// Mask gives text with ? for each value that a server quoted in it. Names of tables,
-// columns and constraints, codes and classes stay, and so do the words of the servers and
-// drivers (own.txt). In other words, such as a trigger's, each of values is masked too: the
-// parameters of the statement as text, wherever they stand alone. What may be a value is
-// taken for one, and a value reaches as far as its message allows: it may itself hold quotes.
+// Mask returns text with ? for each value that a server quoted in it. It keeps names of
+// tables, columns and constraints, codes and classes, and the words of the servers and
+// drivers (own.txt). In other words, such as a trigger's, it also masks each of values, the
+// parameters of the statement as text, wherever they stand alone. A possible value counts as
+// a value, and extends as far as its message allows: it may itself hold quotes.
 func Mask(text string, values ...string) string {
 	if network.MatchString(text) {
 		return text
@@ -39,7 +39,7 @@ func Mask(text string, values ...string) string {
 	return b.String()
 }
 
-// A piece is a part of the text; a name is shown whatever it looks like.
+// A piece is a part of the text; a name is always shown.
 type piece struct {
 	text string
 	name bool
@@ -47,15 +47,16 @@ type piece struct {
 
 type masker struct {
 	pieces []piece
-	// made: a trigger or function wrote the text, so that it quotes no names.
+	// made is set if a trigger or function wrote the text, so that it quotes no names.
 	made   bool
 	values []string
 }
 
-// network are errors before or after anything was said on a connection: they hold addresses.
+// network matches errors from before or after the traffic on a connection: they hold
+// addresses.
 var network = regexp.MustCompile("^(?:(?:dial|read|write) (?:tcp|udp|unix)[46]?(?: \\S+)?: |lookup \\S+(?: on \\S+)?: |failed to connect to `[^`]*`:|hostname resolving error|tls: |x509: )")
 
-// made are the codes of what SIGNAL and RAISE say.
+// made matches the codes of SIGNAL and RAISE.
 var made = regexp.MustCompile(`\(45000\)|\(SQLSTATE (?:P0001|45000)\)|constraint failed: .*\(1811\)`)
 
 func (m *masker) add(text string, name bool) {
@@ -64,10 +65,10 @@ func (m *masker) add(text string, name bool) {
 	}
 }
 
-// known are messages in which something worth keeping follows the value. The
-// value is the group in the middle, and the longest match.
+// known are messages with useful text after the value. The value is the group in the middle,
+// and the longest match.
 var known = []*regexp.Regexp{
-	// What a handler of package message says is the application's own.
+	// The application writes the error text of a handler of package message.
 	regexp.MustCompile(`(?s)^(the consumer .*? failed: )(.*)()$`),
 	// MySQL
 	regexp.MustCompile(`(?s)^(.*?Duplicate entry )('.*')( for key ['"` + "`" + `][^'"` + "`" + `]*['"` + "`" + `][^'"]*)$`),
@@ -80,14 +81,14 @@ var known = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(.*?Failing row contains )(\(.*\))([^()]*)$`),
 	regexp.MustCompile(`(?s)^(.*? encode )(.*)( into (?:binary|text) format for [\w ]+ \(OID \d+\))(?:: cannot find encode plan)?$`),
 	regexp.MustCompile(`(?s)^(.*? encode )(.*)()$`),
-	// A server that speaks another language uses other quotation marks.
+	// A server with another language uses other quotation marks.
 	regexp.MustCompile(`(?s)^([^'"]*?)([»«„“”‘「『].*[»«“”’」』])([^»«“”’」』]*)$`),
 }
 
 func (m *masker) scan(text string) {
 	for _, k := range known {
 		if g := k.FindStringSubmatch(text); g != nil {
-			// What comes before is the database's own, and may quote names.
+			// The part before the value is the database's own, and may quote names.
 			m.quotes(g[1])
 			around := ""
 			if g[2] != "" && strings.ContainsAny(g[2][:1], `'"(`) {
@@ -102,17 +103,17 @@ func (m *masker) scan(text string) {
 }
 
 var (
-	// naming are the words after which a server quotes a name.
+	// naming matches the words before a quoted name.
 	naming = regexp.MustCompile(`(?i)(?:^|[^\w])(?:key|column|field|constraint|relation|table|alias|index|database|schema|role|user|host|type|function|procedure|sequence|view|trigger|extension|language|partition|policy|domain|parameter|variable|engine|statement|cursor|savepoint|reference|name|encoding|collation|tablespace|publication|subscription|slot|operation|character set)s?(?: name)?:? ?$`)
 	// place is the part of a statement that MySQL quotes after a name.
 	place = regexp.MustCompile(`^in '(?:[A-Z][A-Z ]*|(?:[a-zA-Z]+ )?(?:list|clause|statement))'`)
-	// own are words that are shown whatever they look like.
+	// own are words that are always shown.
 	own = func() *regexp.Regexp {
 		r := regexp.MustCompile(strings.Join(strings.Fields(strings.ReplaceAll(comments.ReplaceAllString(ownWords, ""), " ", `\x20`)), `|`))
 		r.Longest()
 		return r
 	}()
-	// ownCode are those of them that no trigger can write.
+	// ownCode are the words among them that no trigger can write.
 	ownCode  = regexp.MustCompile(`^(?:statement \d+ of \d+: )?Error \d+ \(\w{5}\)|\(SQLSTATE \w{5}\)$|\(\d+\)$`)
 	comments = regexp.MustCompile(`(?m)^#.*\n`)
 
@@ -120,8 +121,8 @@ var (
 	ownWords string
 )
 
-// quotes splits text at its quotes: names are kept, and from the first value on
-// everything up to the last quote of its kind is masked.
+// quotes splits text at its quotes: it keeps names, and from the first value on it masks
+// everything up to the last quote of its kind.
 func (m *masker) quotes(text string) {
 	start := 0
 	for i := 0; i < len(text); i++ {
@@ -169,7 +170,7 @@ func (m *masker) plain(text string) {
 	}
 }
 
-// split parts text into what words match, and the rest.
+// split divides text into matches of words, and the rest.
 func split(text string, words *regexp.Regexp) []piece {
 	var m masker
 	for {
@@ -184,7 +185,7 @@ func split(text string, words *regexp.Regexp) []piece {
 	}
 }
 
-// splits remembers the latest: the search takes milliseconds, and a log has few texts.
+// splits caches the latest results: the search takes milliseconds, and a log has few texts.
 var splits cache
 
 type cache struct {
@@ -208,7 +209,7 @@ func (c *cache) of(text string) []piece {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// without replaces value where it is not part of a longer word.
+// without replaces value outside of longer words.
 func without(text, value string) string {
 	if value == "" || !strings.Contains(text, value) {
 		return text

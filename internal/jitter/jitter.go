@@ -1,4 +1,4 @@
-// Package jitter makes pauses that differ for two that were in each other's way.
+// Package jitter makes pauses that differ between two contenders.
 package jitter
 
 import (
@@ -12,11 +12,10 @@ import (
 
 var fixed atomic.Bool
 
-// Fix takes chance out of Pause and BackOff from now on, for simulations that must
-// run the same again.
+// Fix removes chance from Pause and BackOff from now on, for repeatable simulations.
 func Fix() { fixed.Store(true) }
 
-// Pause gives a duration from half of d up to d, and d itself when it is fixed.
+// Pause returns a duration from half of d up to d, and d itself after Fix.
 func Pause(d time.Duration) time.Duration {
 	if d <= 0 || fixed.Load() {
 		return d
@@ -24,7 +23,7 @@ func Pause(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// Sleep waits for d; false if ctx ended before.
+// Sleep waits for d. It returns false after an earlier end of ctx.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -36,8 +35,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// BackOff gives pauses that double from initial to most, each longer or shorter by
-// up to half of it by chance unless that is fixed.
+// BackOff returns pauses that double from initial to most. Without Fix, each is randomly
+// longer or shorter by up to half of it.
 func BackOff(initial, most time.Duration) *backoff.ExponentialBackOff {
 	b := &backoff.ExponentialBackOff{InitialInterval: initial, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: most}
 	if fixed.Load() {

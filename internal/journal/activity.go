@@ -15,22 +15,22 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Outcome is what happened to a write.
+// Outcome is the outcome of a write.
 type Outcome uint8
 
 // The outcomes, in the order of the columns of bed_activity.
 const (
-	// AtOnce: delivered by the caller's first attempt.
+	// AtOnce means delivered by the caller's first attempt.
 	AtOnce Outcome = iota
-	// SyncRetry: delivered by a retry in the caller.
+	// SyncRetry means delivered by a retry in the caller.
 	SyncRetry
-	// AsyncJob: delivered by the job.
+	// AsyncJob means delivered by the job.
 	AsyncJob
-	// Pending: left to the job.
+	// Pending means left to the job.
 	Pending
-	// Parked: left to an operator.
+	// Parked means left to an operator.
 	Parked
-	// Refused by the database; the caller has its error.
+	// Refused means refused by the database; the caller has its error.
 	Refused
 	outcomes
 )
@@ -40,7 +40,7 @@ var outcomeColumns = [outcomes]string{"at_once", "sync_retry", "async_job", "pen
 // Counts are numbers of writes by outcome.
 type Counts [outcomes]int64
 
-// Minute is what happened to the writes for a data source in a minute.
+// Minute counts the writes for a data source in one minute.
 type Minute struct {
 	Start      time.Time
 	DataSource string
@@ -48,36 +48,36 @@ type Minute struct {
 }
 
 const (
-	// flushEvery is how long counts wait to be written.
+	// flushEvery is how long counts wait before they are written.
 	flushEvery = 5 * time.Second
 	// flushFor bounds one write.
 	flushFor = 5 * time.Second
-	// flushRows is how many data sources one statement covers.
+	// flushRows is the maximum number of data sources in one statement.
 	flushRows = 128
-	// KeepActivity is for how long minutes are kept.
+	// KeepActivity is how long minutes are kept.
 	KeepActivity = 7 * 24 * time.Hour
 )
 
-// Tally counts the writes for one data source. A nil one counts nothing. It is
-// safe for concurrent use and costs some ten nanoseconds.
+// Tally counts the writes for one data source. A nil Tally does not count. It is safe for
+// concurrent use and costs some ten nanoseconds.
 type Tally struct {
 	journal    *Journal
 	dataSource string
 }
 
-// counts are what was counted and is not yet written, by data source.
+// counts holds the unwritten counts by data source.
 type counts struct {
 	off bool
 
 	mu     sync.Mutex
 	counts map[string]Counts
-	// timer writes them; nil where no write is due.
+	// timer triggers the write; nil if no write is due.
 	timer *time.Timer
-	// writing is held by who writes.
+	// writing is held during a write.
 	writing sync.Mutex
 }
 
-// Tally gives the counter of a data source; nil where no activity is kept.
+// Tally returns the counter of a data source; nil if no activity is kept.
 func (j *Journal) Tally(dataSource string) *Tally {
 	if j == nil || j.counts.off || !j.on(Activity) {
 		return nil
@@ -121,9 +121,9 @@ func (c *counts) take() map[string]Counts {
 	return all
 }
 
-// Flush writes what was counted, to the minute that the log's clock shows. What
-// the database refused for a passing reason is counted again; what was not
-// answered is not, so that nothing is counted twice.
+// Flush writes the counts to the current minute of the log's clock. It restores the counts
+// of a write that the database refused for a temporary reason. After a missing answer it
+// drops them, so that no write is counted twice.
 func (j *Journal) Flush(ctx context.Context) error {
 	if j == nil {
 		return nil
@@ -131,7 +131,7 @@ func (j *Journal) Flush(ctx context.Context) error {
 	j.counts.writing.Lock()
 	defer j.counts.writing.Unlock()
 	all := j.counts.take()
-	// By name, so that processes that write at the same time take their locks in one order.
+	// Sorted by name: concurrent processes then take their locks in the same order.
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(all)), flushRows) {
 		if err := j.addActivity(ctx, names, all); err != nil {
 			if j.on(Activity) && dberr.Of(err).Known() {
@@ -164,8 +164,8 @@ func (j *Journal) addActivity(ctx context.Context, names []string, all map[strin
 	return err
 }
 
-// ReadActivity gives the minutes since then, oldest first, at most the newest
-// 400,000: a week of forty data sources.
+// ReadActivity returns the minutes of that time, oldest first, at most the newest 400,000: a
+// week of forty data sources.
 func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []Minute, err error) {
 	err = j.each(ctx, Activity, func(rows *sql.Rows) error {
 		var m Minute
@@ -184,17 +184,16 @@ func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []
 }
 
 const (
-	// keepAttempts is for how long attempts are kept whose entry is not in the
-	// log any more.
+	// keepAttempts is how long attempts are kept after their entry has left the log.
 	keepAttempts = 7 * 24 * time.Hour
-	// keepJobs is for how long a job that is gone is remembered.
+	// keepJobs is how long a job that is gone is remembered.
 	keepJobs = 24 * time.Hour
-	// purgeRows is how many attempts one statement erases.
+	// purgeRows is the maximum number of attempts that one statement erases.
 	purgeRows = 1000
 )
 
-// Purge erases what is past its time: minutes, attempts at entries that are gone,
-// jobs that are gone. The audit stays. Attempts go in portions, so that locks are short.
+// Purge erases outdated rows: minutes, attempts without an entry, jobs that are gone. The
+// audit stays. Attempts are erased in portions, so that locks are short.
 func (j *Journal) Purge(ctx context.Context) error {
 	if j == nil {
 		return nil

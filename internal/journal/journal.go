@@ -25,46 +25,45 @@ const (
 	DataSources = "bed_data_source"
 )
 
-// Tables are all of them.
+// Tables lists all of them.
 var Tables = [...]string{Attempts, Activity, Audit, DataSources}
 
-// Keeps reports whether a table of the log's database is the journal's.
+// Keeps reports whether a table of the log's database belongs to the journal.
 func Keeps(table string) bool { return slices.Contains(Tables[:], table) }
 
-// ErrOff is wrapped by the error of a call that needs a table which cannot be
-// used.
+// ErrOff is wrapped by the error of a call that needs an unusable table.
 var ErrOff = errors.New("the table cannot be used")
 
-// Journal is the handle on the tables of one log. A nil one keeps nothing. It is
-// safe for concurrent use.
+// Journal is the handle on the tables of one log. A nil Journal keeps no records. It is safe
+// for concurrent use.
 type Journal struct {
 	db *sql.DB
 	sqltext.Flavor
 
 	mu sync.Mutex
-	// off are the tables that cannot be used.
+	// off holds the unusable tables.
 	off map[string]*refusal
-	// again is how long a table that cannot be used is not asked for.
+	// again is the pause before another use of an unusable table.
 	again time.Duration
 
 	counts counts
 	closed atomic.Bool
 }
 
-// refusal is why a table cannot be used, when that was found, and whether TellOff has
-// warned of it.
+// refusal is the reason for an unusable table and the time of its discovery. told is set
+// once TellOff has warned of it.
 type refusal struct {
 	err  error
 	at   time.Time
 	told bool
 }
 
-// askAgain is short enough for an operator who has made a table, or granted a
-// right, to see that it helps.
+// askAgain is short enough for an operator to see the effect of making a table or granting a
+// right.
 const askAgain = time.Minute
 
-// New makes a journal on the log's connections. off says why tables cannot be
-// used. activity false keeps no minutes.
+// New returns a journal on the log's connections. off holds the errors of unusable tables.
+// activity false turns minutes off.
 func New(db *sql.DB, f sqltext.Flavor, off map[string]error, activity bool) *Journal {
 	j := &Journal{db: db, Flavor: f, off: map[string]*refusal{}, again: askAgain}
 	for table, err := range off {
@@ -74,11 +73,11 @@ func New(db *sql.DB, f sqltext.Flavor, off map[string]error, activity bool) *Jou
 	return j
 }
 
-// DB is the pool of the log's database. SQLite's has one connection: a caller
-// that reads rows must not ask anything else meanwhile.
+// DB is the pool of the log's database. SQLite's has one connection: a caller that reads
+// rows must not start another query in the meantime.
 func (j *Journal) DB() *sql.DB { return j.db }
 
-// Off says why tables cannot be used; empty when all can.
+// Off returns the errors of unusable tables; empty if all are usable.
 func (j *Journal) Off() map[string]error {
 	all := map[string]error{}
 	j.mu.Lock()
@@ -89,8 +88,7 @@ func (j *Journal) Off() map[string]error {
 	return all
 }
 
-// TellOff warns of tables that cannot be used, once of each until it can be used
-// again.
+// TellOff warns of unusable tables, once for each until it is usable again.
 func (j *Journal) TellOff(warn func(args ...any)) {
 	if j == nil {
 		return
@@ -112,8 +110,8 @@ func (j *Journal) TellOff(warn func(args ...any)) {
 	}
 }
 
-// usable gives the error of a table that cannot be used. From time to time it is
-// asked for all the same: it may have been made, or a right granted.
+// usable returns the error of an unusable table. From time to time it allows another use: an
+// operator may have made the table, or granted a right.
 func (j *Journal) usable(table string) error {
 	if j == nil {
 		return fmt.Errorf("%s: %w: this log keeps none", table, ErrOff)
@@ -126,12 +124,11 @@ func (j *Journal) usable(table string) error {
 	return nil
 }
 
-// on reports whether a table can be used.
+// on reports whether a table is usable.
 func (j *Journal) on(table string) bool { return j.usable(table) == nil }
 
-// note switches a table off if the database has refused its use for a lasting
-// reason: it is missing, it lacks a column, the account lacks rights. nil switches
-// it on.
+// note disables a table after an error with a lasting reason: it is missing, it lacks a
+// column, the account lacks rights. nil enables it.
 func (j *Journal) note(table string, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -144,8 +141,8 @@ func (j *Journal) note(table string, err error) {
 	}
 }
 
-// Refused reports whether err, of somebody else's statement, says that a table cannot be used,
-// which is then switched off.
+// Refused reports whether err, from another package's statement, means that a table is
+// unusable, and then disables it.
 func (j *Journal) Refused(table string, err error) bool {
 	if err == nil || !Lasting(err) {
 		return false
@@ -154,9 +151,9 @@ func (j *Journal) Refused(table string, err error) bool {
 	return true
 }
 
-// Lasting reports whether err says that a table is missing, has another form or
-// may not be used. SQLSTATE 42000 says nothing: MySQL gives it to a missing right,
-// and to too many connections or prepared statements (1203, 1226, 1461) as well.
+// Lasting reports whether err means that a table is missing, has another form or may not be
+// used. It ignores SQLSTATE 42000: MySQL uses it for a missing right, but also for too many
+// connections or prepared statements (1203, 1226, 1461).
 func Lasting(err error) bool {
 	code := dberr.Of(err)
 	switch code.State {
@@ -170,7 +167,7 @@ func Lasting(err error) bool {
 	return code.Denied() || code.Number == 1 && code.State == "" // SQLITE_ERROR: no such table, no such column
 }
 
-// exec runs a statement about a table and notes whether the table can be used.
+// exec runs a statement about a table and records whether the table is usable.
 func (j *Journal) exec(ctx context.Context, table, statement string, args ...any) (int64, error) {
 	if err := j.usable(table); err != nil {
 		return 0, err
@@ -183,8 +180,8 @@ func (j *Journal) exec(ctx context.Context, table, statement string, args ...any
 	return result.RowsAffected()
 }
 
-// onConflict ends an INSERT that sets columns of a row whose key is there. set does so
-// for a {column}, with its {new} value.
+// onConflict ends an INSERT that sets columns of an existing row. set does so for a
+// {column}, with its {new} value.
 func (j *Journal) onConflict(key, set string, columns []string) string {
 	on := ` ON CONFLICT (` + key + `) DO UPDATE SET `
 	on = j.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE `, Postgres: on, SQLite: on})
@@ -217,7 +214,7 @@ func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) e
 	return rows.Err()
 }
 
-// Close writes what was counted and not yet written, for a second at most.
+// Close writes the remaining counts, for at most a second.
 func (j *Journal) Close() {
 	if j == nil || j.closed.Swap(true) {
 		return
@@ -227,11 +224,10 @@ func (j *Journal) Close() {
 	_ = j.Flush(ctx)
 }
 
-// NewID makes the id of a record: later ones sort after it.
+// NewID returns the id of a record: later ones sort after it.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// text makes s storable: valid UTF-8 without NUL, of at most the given number of
-// bytes.
+// text makes s storable: valid UTF-8 without NUL, of at most the given size in bytes.
 func text(s string, most int) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 	if len(s) > most {
@@ -240,8 +236,8 @@ func text(s string, most int) string {
 	return s
 }
 
-// Of gives the journal of a storage, or of the one that it wraps (a method Unwrap
-// that gives another S); nil if it keeps none.
+// Of returns the journal of a storage, or of a storage that it wraps (by a method Unwrap
+// that returns another S); nil without one.
 func Of[S any](storage S) *Journal {
 	for {
 		if keeps, ok := any(storage).(interface{ Journal() *Journal }); ok {
@@ -255,28 +251,28 @@ func Of[S any](storage S) *Journal {
 	}
 }
 
-// Attempt is an attempt to deliver a unit that failed.
+// Attempt is a failed attempt to deliver a unit.
 type Attempt struct {
-	// At is when it ended: on this process's clock when it is recorded, on the
-	// log's when it is read.
+	// At is the end of the attempt: on this process's clock in AddAttempts, on the log's in
+	// ReadAttempts.
 	At time.Time `json:"time"`
-	// Origin is who made it: "caller", "sync retry" or "async job".
+	// Origin is the maker: "caller", "sync retry" or "async job".
 	Origin string `json:"origin"`
-	// Class is what the error means, in the words of delivery.Class.
+	// Class is the class of the error, in the words of delivery.Class.
 	Class string `json:"class"`
 	// Err is the error's text, which may quote values.
 	Err string `json:"error"`
 }
 
 const (
-	// maxError is how much of an error is kept, as in the log's last_error.
+	// maxError is the maximum size of a kept error, as in the log's last_error.
 	maxError = 8 << 10
-	// maxAttempts is how many of one unit are given at once.
+	// maxAttempts is the maximum number of attempts of one unit in one call.
 	maxAttempts = 64
 )
 
-// AddAttempts keeps the failed attempts at a unit. The error is for tests: no
-// outcome may depend on it.
+// AddAttempts keeps the failed attempts at a unit. The error is for tests: no outcome may
+// depend on it.
 func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Attempt) error {
 	if j == nil || len(attempts) == 0 || !j.on(Attempts) {
 		return nil
@@ -292,7 +288,7 @@ func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Att
 	return err
 }
 
-// End is how a unit ended whose entry is gone. It stands among the attempts.
+// End is the end of a unit whose entry is gone. It is stored among the attempts.
 type End string
 
 // The ends.
@@ -301,11 +297,10 @@ const (
 	Delivered End = "delivered" // by the job
 )
 
-// byOperator is the origin under which ends are kept: no attempt has it.
+// byOperator is the origin of stored ends: no attempt has it.
 const byOperator = "operator"
 
-// EndStatement notes how units end: that they are discarded belongs into the transaction
-// in which they are.
+// EndStatement records the ends of units: a discard must be recorded in its own transaction.
 func (j *Journal) EndStatement(end End, unitIDs []string) (statement string, args []any, err error) {
 	if err := j.usable(Attempts); err != nil {
 		return "", nil, err
@@ -317,8 +312,8 @@ func (j *Journal) EndStatement(end End, unitIDs []string) (statement string, arg
 		sqltext.List(len(unitIDs), `(?, ?, {now}, '`+byOperator+`', '`+string(end)+`', '')`, `, `)), args, nil
 }
 
-// AddDelivered notes units that are delivered and about to be removed. As with AddAttempts,
-// no outcome may depend on it.
+// AddDelivered records delivered units before their removal. As with AddAttempts, no outcome
+// may depend on it.
 func (j *Journal) AddDelivered(ctx context.Context, unitIDs []string) error {
 	if j == nil || len(unitIDs) == 0 || !j.on(Attempts) {
 		return nil
@@ -334,7 +329,7 @@ func (j *Journal) AddDelivered(ctx context.Context, unitIDs []string) error {
 	return errors.Join(errs...)
 }
 
-// Ends gives the ends of those of the units that ended within keepAttempts.
+// Ends returns the ends of the units that ended within keepAttempts.
 func (j *Journal) Ends(ctx context.Context, unitIDs []string) (map[string]End, error) {
 	found := map[string]End{}
 	for portion := range slices.Chunk(unitIDs, 256) {
@@ -357,7 +352,7 @@ func (j *Journal) Ends(ctx context.Context, unitIDs []string) (map[string]End, e
 	return found, nil
 }
 
-// ReadAttempts gives the failed attempts at a unit, the newest first.
+// ReadAttempts returns the failed attempts at a unit, the newest first.
 func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (all []Attempt, err error) {
 	err = j.each(ctx, Attempts, func(rows *sql.Rows) error {
 		var a Attempt
@@ -372,34 +367,33 @@ func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (al
 	return all, err
 }
 
-// Action is what a record of the audit says was done.
+// Action is the kind of action in an audit record.
 type Action string
 
-// Record is one of the audit.
+// Record is a record of the audit.
 type Record struct {
-	// ID is made by NewID; records are in its order.
+	// ID comes from NewID; records are in its order.
 	ID     string    `json:"id"`
 	Time   time.Time `json:"time"` // on the log's clock, when it is read
 	Who    string    `json:"who"`
 	Action Action    `json:"action"`
 	// What is an entry's id, a data source's name, or a filter or an amendment as JSON.
 	What string `json:"what"`
-	// Whole: What is kept whole, however long it is, or the record is not kept.
+	// Whole means that What must be kept whole, however long, or the record is not kept.
 	Whole bool `json:"-"`
-	// Count is how many entries it was done to.
+	// Count is the number of affected entries.
 	Count  int    `json:"count"`
 	Reason string `json:"reason"`
 }
 
-// The most that a record keeps of a text.
+// The maximum sizes of a record's texts.
 const (
 	MaxWho    = 255
 	MaxReason = 4096
 	maxWhat   = 16 << 10
 )
 
-// AuditStatement writes a record into the audit: it belongs into the transaction
-// of the action.
+// AuditStatement writes a record into the audit: run it in the transaction of the action.
 func (j *Journal) AuditStatement(r Record) (statement string, args []any, err error) {
 	if err := j.usable(Audit); err != nil {
 		return "", nil, err
@@ -411,7 +405,7 @@ func (j *Journal) AuditStatement(r Record) (statement string, args []any, err er
 		[]any{r.ID, text(r.Who, MaxWho), text(string(r.Action), 20), r.What, r.Count, text(r.Reason, MaxReason)}, nil
 }
 
-// AddAudit writes a record on its own.
+// AddAudit writes a record separately.
 func (j *Journal) AddAudit(ctx context.Context, r Record) error {
 	statement, args, err := j.AuditStatement(r)
 	if err != nil {
@@ -422,7 +416,7 @@ func (j *Journal) AddAudit(ctx context.Context, r Record) error {
 	return err
 }
 
-// ReadAudit gives records, the newest first, that follow the one with the id after.
+// ReadAudit returns the records after the one with the id after, the newest first.
 func (j *Journal) ReadAudit(ctx context.Context, after string, most int) (all []Record, err error) {
 	where, args := ``, []any{}
 	if after != "" {

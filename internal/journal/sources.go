@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Control is what operators decided for a data source. All jobs hold to it.
+// Control is an operator's decision about a data source. All jobs obey it.
 type Control struct {
-	// Paused: no job delivers.
+	// Paused stops all deliveries by jobs.
 	Paused bool
-	// PerSecond bounds the deliveries by all jobs together; 0: no limit.
+	// PerSecond bounds the deliveries by all jobs together; 0 means no limit.
 	PerSecond int
 }
 
-// ControlStatement sets what holds for a data source; it belongs into the
-// transaction that audits it. A nil pointer leaves what is there.
+// ControlStatement sets the control of a data source: run it in the transaction that audits
+// it. A nil pointer keeps the old value.
 func (j *Journal) ControlStatement(dataSource string, paused *bool, perSecond *int) (statement string, args []any, err error) {
 	if err := j.usable(DataSources); err != nil {
 		return "", nil, err
@@ -33,21 +33,19 @@ func (j *Journal) ControlStatement(dataSource string, paused *bool, perSecond *i
 	return j.Text(j.upsertSource(`?, '', '', ?, ?, 0, 0, {now}, NULL, 0, 0`, set...)), []any{dataSource, p, n}, nil
 }
 
-// upsertSource inserts a row of bed_data_source, or sets these columns of the one that
-// is there.
+// upsertSource inserts a row of bed_data_source, or sets these columns of an existing row.
 func (j *Journal) upsertSource(values string, set ...string) string {
 	return `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, last_error, heartbeat, alive_until) VALUES (` + values + `)` +
 		j.onConflict("data_source, job", "{column} = {new}", set)
 }
 
-// lead is how far ahead a job may take slots of a limit: what it takes at once
-// starts at once.
+// lead is how far ahead a job may take slots of a limit: units taken together start
+// together.
 const lead = 100 * time.Millisecond
 
-// Reserve takes up to want slots of the data source's limit, which all jobs
-// share, on the log's clock. n may be delivered now; if it is 0, wait says when
-// to ask again. Without a limit n is want. In no second do more than the limit
-// and a tenth of it begin.
+// Reserve takes up to want slots of the data source's limit, which all jobs share, on the
+// log's clock. n may be delivered now; if it is 0, wait is the time before the next call.
+// Without a limit n is want. In any second at most the limit plus a tenth of it begins.
 func (j *Journal) Reserve(ctx context.Context, dataSource string, want int) (n int, wait time.Duration, c Control, err error) {
 	for range 10 {
 		var next, now int64
@@ -79,8 +77,8 @@ func (j *Journal) Reserve(ctx context.Context, dataSource string, want int) (n i
 	return 0, lead, c, nil // the others are quicker
 }
 
-// grant takes slots from next on, in microseconds, if that time has come. Slots
-// that nobody took before now are lost, so that no burst follows a rest.
+// grant takes slots from next on, in microseconds, if that time has come. Unused slots from
+// before now are lost, so that there is no burst after a rest.
 func grant(now, next int64, perSecond, want int) (n int, to int64, wait time.Duration) {
 	if next > now {
 		return 0, next, time.Duration(next-now) * time.Microsecond
@@ -89,8 +87,8 @@ func grant(now, next int64, perSecond, want int) (n int, to int64, wait time.Dur
 	return n, now + int64(n)*1_000_000/int64(perSecond), 0
 }
 
-// Writers gives how many writes for the data source applications have recorded in this
-// minute and the one before, and how many jobs that are alive deliver to it.
+// Writers returns the number of writes for the data source that applications have recorded
+// in this minute and the last, and the number of live jobs that deliver to it.
 func (j *Journal) Writers(ctx context.Context, dataSource string) (writes int64, jobs int, err error) {
 	if err := j.each(ctx, Activity, func(rows *sql.Rows) error { return rows.Scan(&writes) },
 		`SELECT COALESCE(SUM(at_once + sync_retry + pending + refused), 0) FROM bed_activity
@@ -103,8 +101,8 @@ func (j *Journal) Writers(ctx context.Context, dataSource string) (writes int64,
 	return writes, jobs, err
 }
 
-// View is a row of a job: about itself when DataSource is empty, else about how
-// it sees a data source.
+// View is a row of a job: about itself with an empty DataSource, else about its view of a
+// data source.
 type View struct {
 	DataSource, Job, Name string
 	Control
@@ -112,12 +110,12 @@ type View struct {
 	Since     time.Time
 	LastError string
 	Heartbeat time.Time
-	// Alive: its job's time is not over.
+	// Alive is set while its job counts as alive.
 	Alive bool
 }
 
-// ReadSources gives all rows: what operators decided (Job is empty), the jobs, and
-// how these see the data sources. now is the log's clock.
+// ReadSources returns all rows: the operators' decisions (Job is empty), the jobs, and their
+// views of the data sources. now is the log's clock.
 func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 	alive := map[string]bool{} // by what each says of itself, which comes first
 	err = j.each(ctx, DataSources, func(rows *sql.Rows) error {
@@ -138,7 +136,7 @@ func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 	return all, err
 }
 
-// Beat records that a job is alive, and for how long that may be assumed.
+// Beat records that a job is alive, and for how long it counts as alive.
 func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duration) error {
 	if !j.on(DataSources) {
 		return nil
@@ -148,8 +146,8 @@ func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duratio
 	return err
 }
 
-// See records how a job sees a data source from now on; why is empty when it is
-// reachable. The row counts as long as the job is alive.
+// See records a job's current view of a data source; why is empty if it is reachable. The
+// row counts as long as the job is alive.
 func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) error {
 	if !j.on(DataSources) {
 		return nil

@@ -1,4 +1,4 @@
-// Package lease keeps the leases of units for as long as they are worked on.
+// Package lease keeps the leases of units during the work on them.
 package lease
 
 import (
@@ -9,11 +9,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Renewer renews the leases of units for as long as they are worked on. A unit
-// that is kept for less than a third of its lease costs no more than a place
-// in a list; a goroutine exists only while renewals are being sent. It is safe
-// for concurrent use. There is nothing to close: it is idle once no lease is
-// kept.
+// Renewer renews the leases of units during the work on them. A unit that is kept for less
+// than a third of its lease costs only a place in a list; a goroutine exists only while
+// renewals are being sent. It is safe for concurrent use. It needs no closing: it is idle
+// without kept leases.
 type Renewer struct {
 	storage txlog.Storage
 	lease   time.Duration
@@ -30,8 +29,8 @@ type Kept struct {
 	unit     *txlog.Unit
 	deadline time.Time
 	lost     bool
-	// untaken: the log knows of no lease yet, and the unit's deadline stays zero. The
-	// first renewal takes one.
+	// untaken is set before the log knows of a lease; the unit's deadline then stays zero. The
+	// first renewal takes the lease.
 	untaken    bool
 	prev, next *Kept
 }
@@ -46,17 +45,17 @@ const (
 // shortest bounds a lease: the log's clock counts milliseconds.
 const shortest = time.Millisecond
 
-// NewRenewer makes a renewer that prolongs leases in s to lease from the moment
-// of each renewal.
+// NewRenewer returns a renewer that extends leases in s to lease from the moment of each
+// renewal.
 func NewRenewer(s txlog.Storage, lease time.Duration) *Renewer {
 	r := &Renewer{storage: s, lease: max(lease, shortest)}
 	r.ring.prev, r.ring.next = &r.ring, &r.ring
 	return r
 }
 
-// Keep keeps the lease of u from running out until it is released. The caller
-// must own u under u.Lease. Until then nobody may write to u's ID,
-// TransactionID, DataSource, Lease or Statements. A unit is kept once at a time.
+// Keep keeps the lease of u from running out until it is released. The caller must own u
+// under u.Lease. Until then u's ID, TransactionID, DataSource, Lease and Statements must not
+// be written. A unit is kept once at a time.
 func (r *Renewer) Keep(u *txlog.Unit) *Kept {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,9 +68,9 @@ func (r *Renewer) Keep(u *txlog.Unit) *Kept {
 	return k
 }
 
-// KeepUntaken is Keep for a unit that belongs to its token without a lease: until the
-// first renewal, which takes one, anybody else may take the unit. It counts as lost
-// after the time until, unless it is renewed before.
+// KeepUntaken is Keep for a unit that belongs to its token without a lease: until the first
+// renewal, which takes one, any claimer may take the unit. It counts as lost after the time
+// until, unless it is renewed before.
 func (r *Renewer) KeepUntaken(u *txlog.Unit, until time.Time) *Kept {
 	u.Lease.Deadline = until
 	k := r.Keep(u)
@@ -81,8 +80,8 @@ func (r *Renewer) KeepUntaken(u *txlog.Unit, until time.Time) *Kept {
 	return k
 }
 
-// Release ends the renewal and brings the unit's deadline up to date. It may be
-// called more than once, and of nil.
+// Release ends the renewal and updates the unit's deadline. It may be called more than once,
+// and on nil.
 func (k *Kept) Release() {
 	if k == nil {
 		return
@@ -103,10 +102,10 @@ func (k *Kept) Release() {
 	}
 }
 
-// Lost reports whether the unit may belong to somebody else by now: its lease was
-// found taken, or its deadline passed without a renewal, if only because this
-// process or its machine stood still. Once lost it stays lost. Its owner asks
-// before it acts. A nil lease is never lost.
+// Lost reports whether the unit may have another owner by now: its lease was found taken, or
+// its deadline passed without a renewal, perhaps because this process or its machine stood
+// still. A lost lease stays lost. Its owner checks before it acts. A nil lease is never
+// lost.
 func (k *Kept) Lost() bool {
 	if k == nil {
 		return false
@@ -117,9 +116,9 @@ func (k *Kept) Lost() bool {
 	return k.lost
 }
 
-// Refresh brings the unit's deadline up to date with the renewals so far. The
-// owner calls it before it tells the store what happened to the unit, because the
-// store goes by the deadline. On nil it does nothing.
+// Refresh updates the unit's deadline after the renewals so far. The owner calls it before
+// reporting the unit's outcome to the store, which relies on the deadline. On nil it has no
+// effect.
 func (k *Kept) Refresh() {
 	if k == nil {
 		return
@@ -152,14 +151,14 @@ func (r *Renewer) renew() {
 	time.AfterFunc(next, r.renew)
 }
 
-// due gives the leases with less than two thirds left, and the copies that the
-// store may write to.
+// due returns the leases with less than two thirds left, and copies for the store to write
+// to.
 func (r *Renewer) due() (due []*Kept, shadows []*txlog.Unit, ctx context.Context, cancel context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k := r.ring.next; k != &r.ring; k = k.next {
-		// If it passed, nobody may have taken it yet, but its owner may have
-		// learnt already that it is lost.
+		// After the deadline the unit may still be free, but its owner may already know that it is
+		// lost.
 		k.lost = k.lost || txlog.Lease{Deadline: k.deadline}.Over()
 		if !k.lost && time.Until(k.deadline) <= r.lease*2/3 {
 			due = append(due, k)
@@ -173,8 +172,8 @@ func (r *Renewer) due() (due []*Kept, shadows []*txlog.Unit, ctx context.Context
 	return due, shadows, ctx, cancel
 }
 
-// shadow is a copy of the unit for the store to write to, so that the unit
-// itself stays its owner's alone.
+// shadow returns a copy of the unit for the store to write to, so that the unit itself stays
+// its owner's alone.
 func (k *Kept) shadow() *txlog.Unit {
 	u := k.unit
 	return &txlog.Unit{
@@ -183,8 +182,8 @@ func (k *Kept) shadow() *txlog.Unit {
 	}
 }
 
-// renewed takes over the store's answer. After an error the store may have moved
-// the deadlines of some.
+// renewed applies the store's answer. After an error the store may have moved the deadlines
+// of some.
 func (r *Renewer) renewed(due []*Kept, shadows, lost []*txlog.Unit) {
 	gone := make(map[*txlog.Unit]bool, len(lost))
 	for _, u := range lost {

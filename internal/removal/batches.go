@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Batches removes units while their owner delivers more, and makes it wait when a batch
-// is complete before the last one is gone. A batch that fails is repeated as one, but for
-// units under order keys, and its receipts are erased when it is gone.
+// Batches removes units while their owner delivers more, and makes the owner wait if a batch
+// is complete before the last one is gone. It repeats a failed batch as a whole, except
+// units under order keys. It erases the receipts after the removal.
 type Batches struct {
 	line
 	within time.Duration
 	guard  func(func())
 }
 
-// NewBatches makes Batches of n units, Batch at most, that work until ctx ends. Close
-// them. A batch is repeated for within at most; guard calls what may panic.
+// NewBatches returns Batches of n units, at most Batch, that work until ctx ends. Close
+// them. A batch is repeated for at most within; guard calls functions that may panic.
 func NewBatches(ctx context.Context, cfg Config, n int, within time.Duration, guard func(func())) *Batches {
 	b := &Batches{within: within, guard: guard}
 	b.init(ctx, cfg, min(Batch, n))
 	return b
 }
 
-// Add ends a delivered unit: its entry is removed with others. It waits while a
-// batch of them waits.
+// Add ends a delivered unit: its entry is removed with others. It waits while a whole batch
+// is waiting.
 func (b *Batches) Add(u *Unit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,7 +34,7 @@ func (b *Batches) Add(u *Unit) {
 	b.join(u, b.removeBatches)
 }
 
-// Close removes what waits, until ctx ends.
+// Close removes the waiting units, until ctx ends.
 func (b *Batches) Close(ctx context.Context) {
 	b.close()
 	b.wait(ctx)
@@ -56,8 +56,8 @@ func (b *Batches) removeBatches() {
 	}
 }
 
-// removeOrdered removes units under order keys together, or else each alone, for which the next
-// batch does not wait: an open transaction of WithTx may hold the key of one.
+// removeOrdered removes units under order keys together, or else each alone. The next batch
+// does not wait for these: an open transaction of WithTx may hold one of their keys.
 func (b *Batches) removeOrdered(units []*Unit) {
 	err := errPanicked
 	defer func() {

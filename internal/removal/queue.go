@@ -1,6 +1,6 @@
-// Package removal removes the entries of delivered units from the log, in batches,
-// and then erases the receipts that no attempt can need any more: Queue for a wrapper,
-// whose callers do not wait for it, Batches for a job, whose deliveries do.
+// Package removal removes the entries of delivered units from the log, in batches, and then
+// erases the receipts that no attempt can need any more. The callers of a wrapper do not
+// wait for its Queue; the deliveries of a job wait for its Batches.
 package removal
 
 import (
@@ -19,64 +19,65 @@ import (
 )
 
 const (
-	// Batch is how many units are removed together at most.
+	// Batch is the maximum number of units in one removal.
 	Batch = 256
-	// Most is how many may wait in a Queue. Beyond it a caller removes its own.
+	// Most is the maximum number of waiting units in a Queue. Beyond it a caller removes its
+	// own.
 	Most = 4096
 	// EraseWithin is how long a receipt waits for others.
 	EraseWithin = 200 * time.Millisecond
-	// eraseMost is how many receipts may wait. What cannot be erased stays for its
+	// eraseMost is the maximum number of waiting receipts. Other receipts stay for their
 	// retention.
 	eraseMost = 1 << 14
 )
 
-// Config is what both kinds of queue need. Every field is used as it is.
+// Config configures both kinds of queue. There are no defaults.
 type Config struct {
 	// Storage keeps the log.
 	Storage txlog.Storage
 	// Timeout bounds each write to the log and to the target.
 	Timeout time.Duration
-	// Pause begins the pauses between the repetitions of a removal.
+	// Pause returns the pauses between the repetitions of a removal.
 	Pause func() *backoff.ExponentialBackOff
-	// Failed reports units whose removal failed, and whether it is repeated;
-	// if not, their entries are left to the end of their leases.
+	// Failed reports units after a failed removal. Without repeated, their entries are left to
+	// the end of their leases.
 	Failed func(units []*Unit, err error, repeated bool)
 	// Erase erases the receipts of units with the settings; may be nil.
 	Erase func(ctx context.Context, in Session, receipts []string)
 }
 
-// Session is the session in which a unit's receipt is found, as its entry names it.
+// Session is the session of a unit's receipt, in the words of its entry.
 type Session struct{ Settings, Session string }
 
 // Unit is a delivered unit. It belongs to its queue until it is Ended.
 type Unit struct {
-	// Entry is what the log holds of it, and Lease its lease; nil without an entry.
+	// Entry is the unit in the log, and Lease its lease; nil without an entry.
 	Entry *txlog.Unit
 	Lease *lease.Kept
-	// Certain: every attempt ended with a definite answer, and none met its receipt.
+	// Certain is set if every attempt ended with a definite answer, and none met its receipt.
 	Certain bool
-	// Ended is called once, when its entry is gone or left to the end of its lease,
-	// or it is lost: somebody else owns it; may be nil.
+	// Ended is called once, when the entry is gone, left to the end of its lease, or lost to
+	// another owner; may be nil.
 	Ended func(lost bool)
-	// inDoubt: a removal gave no answer.
+	// inDoubt is set after a removal without an answer.
 	inDoubt bool
 }
 
-// fate is what happened to the entry of a delivered unit.
+// fate is the outcome for the entry of a delivered unit.
 type fate uint8
 
 const (
-	// removed: it is gone.
+	// removed means that it is gone.
 	removed fate = iota
-	// left: it stays until its lease is over.
+	// left means that it stays until its lease is over.
 	left
-	// lost: somebody else owns it.
+	// lost means that it has another owner.
 	lost
 )
 
-// missing is the fate of an entry that was not there to be removed: somebody else
-// took it. After a removal without an answer, as long as the lease lasts, it was
-// that one's doing: nobody else could.
+// missing returns the fate of an entry that was missing on removal: usually another owner
+// took it. But after an unanswered removal, until the end of the lease, only that removal
+// can have taken it.
 func (u *Unit) missing() fate {
 	if u.inDoubt && !u.Entry.Lease.Over() {
 		return removed
@@ -84,15 +85,15 @@ func (u *Unit) missing() fate {
 	return lost
 }
 
-// Queue removes units after the calls that delivered them have returned. A unit whose
-// removal fails is repeated for as long as its lease is kept. Safe for concurrent use.
+// Queue removes units after the return of the calls that delivered them. It repeats a failed
+// removal for as long as the unit's lease is kept. Safe for concurrent use.
 type Queue struct {
 	line
 	erasing *time.Timer // set while receipts wait
 }
 
-// NewQueue makes a Queue that works until ctx ends. Close it. With eraseInTurn,
-// receipts are left to be taken by Receipts until Close.
+// NewQueue returns a Queue that works until ctx ends. Close it. With eraseInTurn, receipts
+// wait for Receipts until Close.
 func NewQueue(ctx context.Context, cfg Config, eraseInTurn bool) *Queue {
 	q := new(Queue)
 	q.init(ctx, cfg, Batch)
@@ -102,8 +103,8 @@ func NewQueue(ctx context.Context, cfg Config, eraseInTurn bool) *Queue {
 	return q
 }
 
-// Now ends a delivered unit: it removes the entry on ctx, and repeats the removal
-// asynchronously if that fails.
+// Now ends a delivered unit: it removes the entry on ctx. If that fails, it repeats the
+// removal asynchronously.
 func (q *Queue) Now(ctx context.Context, u *Unit) {
 	err := q.Once(ctx, u)
 	switch {
@@ -117,7 +118,7 @@ func (q *Queue) Now(ctx context.Context, u *Unit) {
 	q.again(u, err)
 }
 
-// again repeats the removal of a unit, which failed with err, asynchronously.
+// again repeats the removal of a unit asynchronously after err.
 func (q *Queue) again(u *Unit, err error) {
 	u.inDoubt = u.inDoubt || errors.Is(err, txlog.ErrInDoubt)
 	q.cfg.Failed([]*Unit{u}, err, true)
@@ -126,8 +127,8 @@ func (q *Queue) again(u *Unit, err error) {
 	}
 }
 
-// Later ends a delivered unit: its entry is removed asynchronously, or on ctx if too
-// many wait or the queue is closed.
+// Later ends a delivered unit: its entry is removed asynchronously, or on ctx if too many
+// are waiting or the queue is closed.
 func (q *Queue) Later(ctx context.Context, u *Unit) {
 	q.mu.Lock()
 	if len(q.units) >= Most || !q.running && q.open.Err() != nil {
@@ -139,7 +140,7 @@ func (q *Queue) Later(ctx context.Context, u *Unit) {
 	q.join(u, q.removeBatches)
 }
 
-// removeBatches removes batch after batch until nothing waits.
+// removeBatches removes batch after batch until the queue is empty.
 func (q *Queue) removeBatches() {
 	for batch := q.take(); batch != nil; batch = q.take() {
 		switch err := q.together(batch); {
@@ -149,7 +150,7 @@ func (q *Queue) removeBatches() {
 			q.again(batch[0], err)
 			continue
 		}
-		for _, u := range batch { // one of them may be what keeps the others from being removed
+		for _, u := range batch { // one of them may prevent the removal of the others
 			if q.ctx.Err() == nil {
 				q.Now(q.ctx, u)
 				continue
@@ -163,9 +164,8 @@ func (q *Queue) removeBatches() {
 // End ends a delivered unit that has no entry, and never will.
 func (q *Queue) End(u *Unit) { q.finish(u, removed) }
 
-// Once removes the entry of a unit on ctx, and on a context of its own when that
-// one has ended, and does not end the unit. A log that does not answer must not
-// hold the caller up whose write is done.
+// Once removes the entry of a unit on ctx, or on a context of its own after the end of ctx,
+// and does not end the unit. A silent log must not hold up a caller whose write is done.
 func (q *Queue) Once(ctx context.Context, u *Unit) error {
 	u.Lease.Refresh()
 	var first error
@@ -189,16 +189,14 @@ func (q *Queue) Once(ctx context.Context, u *Unit) error {
 	return fmt.Errorf("%w; and then: %w", first, err)
 }
 
-// Chase looks asynchronously for the entry of a delivered unit whose write to
-// the log was not answered: the entry may be there, may come late, or may never
-// come. It tries to remove it until that succeeds or the lease under which it was
-// to be written is over, or the queue is closed: one try is made in any case. Without
-// success it calls missed. The receipt stays either way.
+// Chase looks asynchronously for the entry of a delivered unit after an unanswered write to
+// the log: the entry may be there, may come late, or may never come. It tries to remove the
+// entry until that succeeds, the lease of the write is over, or the queue is closed, but at
+// least once. Without success it calls missed. The receipt stays either way.
 func (q *Queue) Chase(u *Unit, missed func()) {
 	lease := u.Entry.Lease
-	// With a deadline the log would take a removal whose answer was lost for done
-	// when its repetition finds no entry (Storage.Remove). Here there may be none
-	// because it has not come yet.
+	// With a deadline, the log would treat a lost answer as a removal if the repetition finds
+	// no entry (Storage.Remove). Here the entry may be missing because it is still to come.
 	u.Entry.Lease.Deadline = time.Time{}
 	search := func() {
 		pause := q.cfg.Pause()
@@ -215,7 +213,7 @@ func (q *Queue) Chase(u *Unit, missed func()) {
 	}
 }
 
-// Go runs f asynchronously, and Close waits for it. false: it is closed.
+// Go runs f asynchronously, and Close waits for it. It returns false after Close.
 func (q *Queue) Go(f func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,7 +224,7 @@ func (q *Queue) Go(f func()) bool {
 	return true
 }
 
-// scheduleErase has the receipts that wait erased together. The caller holds mu.
+// scheduleErase schedules the erasing of all waiting receipts. The caller holds mu.
 func (q *Queue) scheduleErase() {
 	if q.erasing != nil || q.open.Err() != nil {
 		return
@@ -243,8 +241,8 @@ func (q *Queue) scheduleErase() {
 	})
 }
 
-// Receipts takes receipts that are to be erased, if there are at least that many:
-// for a database where that is done between the callers' own writes.
+// Receipts takes receipts to erase, if there are at least least of them: for a database with
+// erasing between the callers' own writes.
 func (q *Queue) Receipts(least int) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -257,7 +255,7 @@ func (q *Queue) Receipts(least int) []string {
 	return nil
 }
 
-// Close does what is left to be done, until ctx ends.
+// Close finishes the remaining work, until ctx ends.
 func (q *Queue) Close(ctx context.Context) {
 	q.mu.Lock()
 	q.close()
@@ -269,13 +267,13 @@ func (q *Queue) Close(ctx context.Context) {
 	q.wait(ctx)
 }
 
-// Within is how long a unit waits for others at most. A database pays for a removal
-// by the transaction more than by the row: InnoDB needs half as much for each of 128
-// rows as for each of 32.
+// Within is the maximum time that a unit waits for others. A database's cost of a removal
+// grows with the transactions more than with the rows: InnoDB needs half as much for each of
+// 128 rows as for each of 32.
 const Within = 25 * time.Millisecond
 
-// A line is the units that wait to be removed in batches by one goroutine, which
-// exists only while some wait, and the receipts that may be erased afterwards.
+// A line holds the units that wait for removal in batches, and the receipts to erase
+// afterwards. Its one goroutine exists only while units wait.
 type line struct {
 	cfg        Config
 	batch      int             // how many units make a batch
@@ -314,8 +312,8 @@ func (l *line) join(u *Unit, work func()) {
 	}
 }
 
-// take waits until a batch is complete, its first unit has waited for long enough, or
-// the line is being closed. nil: none wait, and whoever took them is to end.
+// take waits until a batch is complete, its first unit has waited for long enough, or the
+// line is being closed. It returns nil if no unit waits; the caller must then end.
 func (l *line) take() []*Unit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -346,7 +344,7 @@ func (l *line) take() []*Unit {
 	return batch
 }
 
-// erase erases the receipts that wait.
+// erase erases the waiting receipts.
 func (l *line) erase(ctx context.Context) {
 	l.mu.Lock()
 	receipts := l.receipts
@@ -359,7 +357,7 @@ func (l *line) erase(ctx context.Context) {
 	}
 }
 
-// wait does what is left to be done, until ctx ends.
+// wait finishes the remaining work, until ctx ends.
 func (l *line) wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, l.end)()
 	l.work.Wait()
@@ -367,10 +365,9 @@ func (l *line) wait(ctx context.Context) {
 	l.erase(ctx)
 }
 
-// finish ends a unit. Its receipt is erased with others if the entry is gone and
-// every attempt ended with a definite answer to its owner, who owned the entry all
-// the time. Any other receipt stays for its retention: an attempt may still come,
-// or the entry come back.
+// finish ends a unit. Its receipt is erased with others if the entry is gone and every
+// attempt ended with a definite answer to its owner, who owned the entry all the time. Any
+// other receipt stays for its retention: an attempt may still come, or the entry come back.
 func (l *line) finish(u *Unit, how fate) {
 	u.Lease.Release()
 	if u.Ended != nil {
@@ -390,9 +387,8 @@ func (l *line) finish(u *Unit, how fate) {
 	}
 }
 
-// repeat removes units together, repeatedly while their leases are surely kept, and for
-// no longer than within if that is not 0. failed is the error of a removal that came
-// before.
+// repeat removes units together, repeatedly while their leases are surely kept. within
+// limits the time unless it is 0. failed is the error of an earlier removal.
 func (l *line) repeat(units []*Unit, failed error, within time.Duration) {
 	defer func() { // also after a panic
 		for _, u := range units {
@@ -417,8 +413,8 @@ func (l *line) repeat(units []*Unit, failed error, within time.Duration) {
 	}
 }
 
-// kept gives the units whose leases are kept, and ends the others, whose removal
-// has failed.
+// kept returns the units whose leases are kept. It ends the others, whose removal has
+// failed.
 func (l *line) kept(units []*Unit, failed error) (kept []*Unit) {
 	for _, u := range units {
 		if !u.Lease.Lost() {
@@ -431,8 +427,8 @@ func (l *line) kept(units []*Unit, failed error) (kept []*Unit) {
 	return kept
 }
 
-// together removes units in one write, and ends them. After an error none of
-// them is ended, and some may be removed.
+// together removes units in one write, and ends them. After an error it ends no unit, and
+// some may be removed.
 func (l *line) together(units []*Unit) error {
 	entries := make([]*txlog.Unit, len(units))
 	for i, u := range units {

@@ -1,5 +1,5 @@
-// Package safetext makes stored text safe to look at: what a terminal would obey,
-// and what would make a text look like another, is escaped.
+// Package safetext makes stored text safe to display: it escapes control sequences for a
+// terminal, and characters that disguise a text.
 package safetext
 
 import (
@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// Line escapes control characters, C1 included, invisible and direction-changing
-// ones, and bytes that are not UTF-8. What it returns is one line.
+// Line escapes control characters, C1 included, invisible and direction-changing ones, and
+// bytes outside of UTF-8. Its result is one line.
 func Line(s string) string { return escape(s, "") }
 
-// Lines is Line that leaves line breaks and tabs as they are.
+// Lines is Line but keeps line breaks and tabs.
 func Lines(s string) string { return escape(strings.ReplaceAll(s, "\r\n", "\n"), "\n\t") }
 
 func escape(s, keep string) string {

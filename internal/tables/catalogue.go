@@ -16,14 +16,14 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Place is where a table is looked for.
+// Place is the place of a table.
 type Place struct {
 	Flavor sqltext.Flavor
-	// Schema is the schema, in MySQL the database; empty: where unqualified names lead.
+	// Schema is the schema, in MySQL the database; empty means the place of unqualified names.
 	Schema string
 }
 
-// Columns gives the names of a table's columns, in lower case.
+// Columns returns the names of a table's columns, in lower case.
 func Columns(ctx context.Context, q Querier, table string) ([]string, error) {
 	rows, err := q.QueryContext(ctx, "SELECT * FROM "+table+" WHERE 1 = 0")
 	if err != nil {
@@ -40,14 +40,14 @@ func Columns(ctx context.Context, q Querier, table string) ([]string, error) {
 	return names, rows.Err()
 }
 
-// Found is a table as a database holds it.
+// Found is a table in a database.
 type Found struct {
 	Columns []Column
 	Indexes []Index
 	// Engine and Collation are MySQL's.
 	Engine, Collation string
-	// Triggers are what acts on its rows beside bed, and Constraints what refuses them:
-	// each with its kind, "trigger audit".
+	// Triggers act on its rows beside bed, and Constraints reject rows: each with its kind,
+	// "trigger audit".
 	Triggers, Constraints []string
 }
 
@@ -117,7 +117,7 @@ func (p Place) columns(table string) string {
   FROM pragma_table_xinfo('` + table + `') ORDER BY cid`})
 }
 
-// Indexes is the query for a table's indexes, which IndexesOf reads.
+// Indexes is the query for a table's indexes; IndexesOf reads its result.
 func (p Place) Indexes(table string) string {
 	return p.Flavor.Pick(sqltext.Texts{MySQL: `SELECT index_name, CASE WHEN non_unique = 0 THEN 'unique' ELSE '' END, CASE WHEN sub_part IS NULL THEN '' ELSE 'partial' END, column_name
   FROM information_schema.statistics WHERE ` + p.in("table_schema", "table_name", table) + ` ORDER BY index_name, seq_in_index`,
@@ -130,7 +130,7 @@ func (p Place) Indexes(table string) string {
   FROM pragma_index_list('` + table + `') l JOIN pragma_index_info(l.name) i ORDER BY l.name, i.seqno`})
 }
 
-// IndexesOf reads the rows of that query.
+// IndexesOf reads the result of Indexes.
 func IndexesOf(rows [][]string) (all []Index) {
 	for _, r := range rows {
 		if len(all) == 0 || all[len(all)-1].Name != r[0] {
@@ -201,7 +201,7 @@ func (p Place) ReadIndexes(ctx context.Context, q Querier, table string) ([]Inde
 	return IndexesOf(rows), err
 }
 
-// Texts asks for rows as text; NULL is empty.
+// Texts runs a query and returns its rows as text; NULL is empty.
 func Texts(ctx context.Context, q Querier, query string, args ...any) (all [][]string, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -229,8 +229,8 @@ func Texts(ctx context.Context, q Querier, query string, args ...any) (all [][]s
 	return all, rows.Err()
 }
 
-// Differences says what a column of a database is, and should be; empty where it holds
-// what bed writes there.
+// Differences describes how a column in a database differs from c; empty if it can hold
+// bed's values.
 func (c Column) Differences(f sqltext.Flavor, found Column) string {
 	var all []string
 	switch {
@@ -267,8 +267,8 @@ func sizeOf(size int64) string {
 	return strconv.FormatInt(size, 10)
 }
 
-// collates reports whether a collation will do. What has one in the schema is compared
-// by bytes: ids, tokens and names.
+// collates reports whether a collation is suitable. Columns with a collation in the schema
+// are compared by bytes: ids, tokens and names.
 func collates(f sqltext.Flavor, want, found string) bool {
 	switch {
 	case found == want:

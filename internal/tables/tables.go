@@ -1,5 +1,5 @@
-// Package tables is the one description of bed's own tables: it reads them from the
-// text that creates them, and compares them with what a database holds.
+// Package tables is the one description of bed's own tables: it reads them from the text
+// that creates them, and compares them with a database.
 package tables
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Table is one of bed's tables as its schema has it.
+// Table is one of bed's tables as defined by its schema.
 type Table struct {
 	Name    string
 	Columns []Column
@@ -22,27 +22,27 @@ type Table struct {
 	Key []string
 	// Indexes are the others.
 	Indexes []Index
-	// Create is the statement that creates it, without its indexes where those are
-	// statements of their own.
+	// Create is the statement that creates it, without its indexes if those are separate
+	// statements.
 	Create string
 	flavor sqltext.Flavor
-	// key is how the schema adds the key to a table: "PRIMARY KEY (id)".
+	// key is the schema's clause that adds the key to a table: "PRIMARY KEY (id)".
 	key string
 }
 
 // Column is a column of a table.
 type Column struct {
 	Name string
-	// Definition is what follows the name in the schema; empty in a database.
+	// Definition is the text after the name in the schema; empty in a database.
 	Definition string
 	// Kind is text, integer, or the name of another type.
 	Kind string
-	// Size is how many characters, or bits, it takes.
+	// Size is its capacity in characters, or bits.
 	Size      int64
 	Nullable  bool
 	Default   string
 	Collation string
-	// Generated: the database gives it its value.
+	// Generated is set if the database computes its value.
 	Generated bool
 }
 
@@ -51,8 +51,7 @@ type Index struct {
 	Name    string
 	Columns []string
 	Unique  bool
-	// Partial: it does not hold all rows, or not the whole of a column, or not at
-	// each moment.
+	// Partial is set if it does not always hold all rows, or the whole of each column.
 	Partial bool
 	// Create is the statement that creates it; empty in a database.
 	Create string
@@ -69,8 +68,8 @@ var (
 	collateWord = regexp.MustCompile(` COLLATE "?(\w+)"?`)
 )
 
-// Of reads the statements of a schema. It panics at what it cannot read: the texts
-// are bed's own.
+// Of reads the statements of a schema. It panics at an unreadable one: the texts are bed's
+// own.
 func Of(f sqltext.Flavor, schema string) []Table {
 	var all []Table
 	for statement := range strings.SplitSeq(schema+"\n", ";\n") {
@@ -126,10 +125,10 @@ func (t *Table) read(line string) {
 
 func names(list string) []string { return strings.Split(strings.ReplaceAll(list, " ", ""), ",") }
 
-// boundless is the size of what has no bound.
+// boundless is the size of unbounded types.
 const boundless = 1 << 62
 
-// kindOf reads a type's name as a schema or a catalogue has it. SQLite bounds no type.
+// kindOf reads a type's name from a schema or a catalogue. SQLite bounds no type.
 func kindOf(f sqltext.Flavor, name string, length int64) (kind string, size int64) {
 	kind, size = strings.ToLower(name), boundless
 	switch kind {
@@ -151,7 +150,7 @@ func kindOf(f sqltext.Flavor, name string, length int64) (kind string, size int6
 	return kind, size
 }
 
-// Quoted is a column's name in a statement.
+// Quoted returns a column's name in a statement.
 func (t *Table) Quoted(c Column) string {
 	if c.Name == "sql" {
 		return t.flavor.Text("{sql}")
@@ -170,7 +169,7 @@ func (t *Table) Statements() []string {
 	return all
 }
 
-// AddKey is the statement that gives its key to the table, at a place, that lacks it.
+// AddKey returns the statement that adds a missing key to the table, at a place.
 func (t *Table) AddKey(place string) string {
 	if t.flavor == sqltext.SQLite {
 		return fmt.Sprintf("CREATE UNIQUE INDEX %s_id ON %s (%s)", t.Name, place, strings.Join(t.Key, ", "))
@@ -178,7 +177,7 @@ func (t *Table) AddKey(place string) string {
 	return "ALTER TABLE " + place + " ADD " + t.key
 }
 
-// Alter is what makes a column of the table, at a place, what it should be.
+// Alter returns the statement that corrects a column of the table, at a place.
 func (t *Table) Alter(place string, c Column) string {
 	switch t.flavor {
 	case sqltext.MySQL:
@@ -199,7 +198,7 @@ func (t *Table) Alter(place string, c Column) string {
 	return fmt.Sprintf("rename %s, have it made anew, and copy its rows", place)
 }
 
-// Lacks gives the names of the columns that are not among names.
+// Lacks returns the columns that are missing among names.
 func (t *Table) Lacks(names []string) (missing []string) {
 	for _, c := range t.Columns {
 		if !slices.Contains(names, c.Name) {
@@ -209,8 +208,8 @@ func (t *Table) Lacks(names []string) (missing []string) {
 	return missing
 }
 
-// HasKey reports whether one of the indexes keeps the columns of the table's key
-// unique, under one of these names if there are any.
+// HasKey reports whether one of the indexes keeps the columns of the table's key unique. If
+// there are called names, the index must have one of them.
 func (t *Table) HasKey(indexes []Index, called ...string) bool {
 	return slices.ContainsFunc(indexes, func(i Index) bool {
 		return i.Unique && !i.Partial && slices.Equal(slices.Sorted(slices.Values(i.Columns)), slices.Sorted(slices.Values(t.Key))) &&
@@ -221,8 +220,8 @@ func (t *Table) HasKey(indexes []Index, called ...string) bool {
 // Identity is the row of bed_log with the log's identity.
 const Identity = "identity"
 
-// ReceiptSchema is the row of bed_log with the schema of a data source's receipts. A data
-// source's name is longer than a row's may be.
+// ReceiptSchema is the row of bed_log with the schema of a data source's receipts. It hashes
+// the data source's name, which is too long for a row's name.
 func ReceiptSchema(dataSource string) string {
 	h := sha256.Sum256([]byte(dataSource))
 	return "receipts-" + hex.EncodeToString(h[:])[:31]
