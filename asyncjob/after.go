@@ -13,14 +13,14 @@ import (
 )
 
 // incomplete begins the error of a message that is parked because a part of its group was
-// discarded. A message that is claimed with it was retried by an operator.
+// discarded. A claimed message with this error was retried by an operator.
 const incomplete = "not all of its group is written: "
 
-// longestWait is the longest pause between two looks at what a message waits for.
+// longestWait is the longest pause between two checks of a message that waits.
 const longestWait = time.Minute
 
-// waits gives a message back while its group's rows are not written, without a try, and
-// parks it if they will not be.
+// waits gives a message back, without a try, until its group's rows are written. It parks
+// the message if they never will be.
 func (u *claimed) waits() (r result, waits bool) {
 	if len(u.After) == 0 {
 		return r, false

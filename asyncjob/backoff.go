@@ -8,8 +8,7 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// retryDelay is how long a unit rests after its try number tries (from 1)
-// failed.
+// retryDelay returns how long a unit rests after its failed try number tries (from 1).
 func (c *Config) retryDelay(tries int) time.Duration {
 	if c.RetryDelay <= 0 {
 		return 0
@@ -28,7 +27,7 @@ func (c *Config) retryDelay(tries int) time.Duration {
 	return delay
 }
 
-// storeBackOff paces the repetition of a write to the log that failed.
+// storeBackOff paces the repetition of a failed write to the log.
 func storeBackOff() *backoff.ExponentialBackOff {
 	return jitter.BackOff(50*time.Millisecond, 2*time.Second)
 }

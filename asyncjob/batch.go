@@ -6,10 +6,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// batch is what one worker delivers at a time: units of different transactions.
+// batch is the current work of one worker: units of different transactions.
 type batch []*claimed
 
-// deliver works on all of them; what happened to each is its result.
+// deliver works on all units and sets their results.
 func (b batch) deliver() {
 	var joined batch
 	for _, u := range b {
@@ -25,9 +25,9 @@ func (b batch) deliver() {
 	}
 }
 
-// join delivers units in one local transaction. Should any of them fail it is
-// rolled back, and each is left to an attempt of its own: then it reports
-// false. Only if COMMIT is not answered all of them are in doubt.
+// join delivers units in one local transaction. If one fails, join rolls back and returns
+// false, and each unit gets an attempt of its own. Only an unanswered COMMIT leaves all of
+// them in doubt.
 func (b batch) join() bool {
 	d := b[0].drain
 	whole := &txlog.Unit{ID: b[0].ID, Settings: b[0].Settings, Session: b[0].Session}

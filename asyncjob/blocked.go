@@ -9,12 +9,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// untilAnOperatorActs begins the last error of what no attempt can deliver as
-// things are.
+// untilAnOperatorActs begins the last error of a unit that no attempt can deliver at
+// present.
 const untilAnOperatorActs = "cannot be delivered until an operator acts: "
 
-// concerns are the causes reported for each data source that only an operator can
-// fix, so that each is reported once: its name and the cause.
+// concerns holds the reported causes for an operator, by name and cause. It keeps each from
+// being reported twice.
 type concerns struct{ told sync.Map }
 
 // raise reports whether the cause is new.
@@ -23,8 +23,7 @@ func (c *concerns) raise(name, cause string) bool {
 	return !told
 }
 
-// settled forgets what was reported of a data source, and reports whether there
-// was anything.
+// settled forgets the reports about a data source, and reports whether there were any.
 func (c *concerns) settled(name string) (was bool) {
 	c.told.Range(func(concern, _ any) bool {
 		if concern.([2]string)[0] == name {
@@ -36,8 +35,8 @@ func (c *concerns) settled(name string) (was bool) {
 	return was
 }
 
-// standing finds what an earlier round left for an operator and that rests
-// now: a round that claims nothing must not look as if all was well.
+// standing finds a resting unit from an earlier round that waits for an operator. Without
+// it, a round without claims would look healthy.
 func (d *drain) standing() {
 	ctx, cancel := context.WithTimeout(d.ctx, d.job.cfg.Lease)
 	defer cancel()

@@ -14,117 +14,109 @@ import (
 )
 
 const (
-	// NoDelay as a Config.MaxDeliveryTryDelay or Config.RetryDelay means none
-	// at all, where 0 means the default.
+	// NoDelay as a Config.MaxDeliveryTryDelay or Config.RetryDelay means no delay; 0 means the
+	// default.
 	NoDelay time.Duration = -1
-	// NoJitter as a Config.RetryJitter means none, where 0 means the default.
+	// NoJitter as a Config.RetryJitter means no jitter; 0 means the default.
 	NoJitter = -1.0
 )
 
-// Config is how a job works. The zero value of each field means its default.
+// Config configures a job. The zero value of each field means its default.
 type Config struct {
 	// Name names the job in its log lines. Defaults to "bestEffortsDeliveryJob".
 	Name string
-	// Cron says when [Job.Run] begins a round: second, minute, hour, day of
-	// month, month, day of week, in local time unless it begins with
-	// "CRON_TZ=Europe/Berlin ". Quartz's "?" is read as "*"; days of the week
-	// are best written as names (MON-FRI), because as numbers they count from
-	// 0 for Sunday, not from 1 as in Quartz. "@every 30s" is taken too.
-	// Defaults to "0/5 * * * * ?", every five seconds.
+	// Cron is the schedule of [Job.Run]'s rounds: second, minute, hour, day of month, month,
+	// day of week, in local time unless it begins with "CRON_TZ=Europe/Berlin ". Quartz's "?"
+	// means "*". Write days of the week as names (MON-FRI): as numbers they count from 0 for
+	// Sunday, not from 1 as in Quartz. "@every 30s" is valid, too. Defaults to "0/5 * * * * ?",
+	// every five seconds.
 	Cron string
-	// TransactionLogFetchDataCount is how many units of a data source are
-	// claimed at once, in a round's first claim maybe less. While claims come
-	// back full, the next is made when half of one has begun: up to one and a
-	// half times as many are in memory. Defaults to 100.
+	// TransactionLogFetchDataCount is the number of units in one claim of a data source; a
+	// round's first claim may be smaller. While claims come back full, the next one is made
+	// when half of the last has begun: up to one and a half times as many units are in memory.
+	// Defaults to 100.
 	TransactionLogFetchDataCount int
-	// MaxDeliveryTryTimes is after how many failed tries of the job a unit is
-	// parked. An outage of its data source is not a try, and contention with other
-	// transactions none for a day. Defaults to 3.
+	// MaxDeliveryTryTimes is the number of the job's failed tries after which a unit is parked.
+	// An outage of its data source does not count as a try, and neither does contention with
+	// other transactions for a day. Defaults to 3.
 	MaxDeliveryTryTimes int
-	// MaxDeliveryTryDelay is how old a unit must be before the job touches it.
-	// Defaults to 60 s; [NoDelay] means that any age will do.
+	// MaxDeliveryTryDelay is the minimum age of a unit for the job. Defaults to 60 s; [NoDelay]
+	// allows any age.
 	MaxDeliveryTryDelay time.Duration
 
 	// RetryDelay is how long a unit rests after its first failed try. Defaults
 	// to MaxDeliveryTryDelay; [NoDelay] means until the next round.
 	RetryDelay time.Duration
-	// RetryMultiplier is by what the rest grows with each further failed try;
-	// at least 1. Defaults to 2.
+	// RetryMultiplier is the growth of the rest with each further failed try; at least 1.
+	// Defaults to 2.
 	RetryMultiplier float64
 	// RetryDelayMax caps the rest, before jitter. Defaults to an hour, or to
 	// RetryDelay if that is longer.
 	RetryDelayMax time.Duration
-	// RetryJitter spreads each rest by this fraction up and down, so that what
-	// failed together does not come back together; below 1. Defaults to 0.2
-	// (±20 %); [NoJitter] means none.
+	// RetryJitter spreads each rest by this fraction up and down, so that units that failed
+	// together do not return together; below 1. Defaults to 0.2 (±20 %); [NoJitter] means no
+	// jitter.
 	RetryJitter float64
 
-	// DeliveryTimeout bounds one attempt to deliver one unit, with its dial.
-	// It should be longer than the data sources' lock wait timeouts, so that a
-	// database can answer for itself: the default of 75 s is longer than the
-	// 50 s of MySQL's innodb_lock_wait_timeout. What it cuts off is in doubt
-	// and counts as a try. A driver that ignores its context is waited for.
+	// DeliveryTimeout bounds one attempt to deliver one unit, with its dial. Make it longer
+	// than the data sources' lock wait timeouts, so that a database can answer for itself: the
+	// default of 75 s is longer than the 50 s of MySQL's innodb_lock_wait_timeout. A cut-off
+	// attempt is in doubt and counts as a try. The job waits for a driver that ignores its
+	// context.
 	DeliveryTimeout time.Duration
-	// ProbeTimeout bounds the dial and ping that find out whether a data
-	// source is reachable. Defaults to 5 s.
+	// ProbeTimeout bounds the dial and ping that check a data source. Defaults to 5 s.
 	ProbeTimeout time.Duration
-	// Lease is for how long claimed units belong to this job; it is renewed
-	// while they wait or are delivered. The units of a process that dies are
-	// free for others after it. At least a millisecond. Defaults to 60 s.
+	// Lease is how long claimed units belong to this job. The job renews it while they wait or
+	// are delivered. After it, the units of a dead process are free for others. At least a
+	// millisecond. Defaults to 60 s.
 	Lease time.Duration
-	// Concurrency is how many units of one data source are delivered at the
-	// same time, each on a connection of its own. SQLite, which has one writer
-	// at a time, is always delivered to one by one. While applications that use
-	// the log write to the data source, about once a second, all jobs together have
-	// an eighth; then units are not joined by DeliveryBatch either. Units that failed
-	// before, and a statement of which none was delivered just now, have half of them at
-	// most. Defaults to 16.
+	// Concurrency is the number of units of one data source that are delivered at the same
+	// time, each on a connection of its own. SQLite has one writer at a time, so its units are
+	// delivered one by one. While applications with the log write to the data source, about
+	// once a second, all jobs together use an eighth, and DeliveryBatch joins no units. At most
+	// half is for units that failed before, and half for a statement without a delivery just
+	// now. Defaults to 16.
 	Concurrency int
-	// DeliveryBatch is how many units may be delivered in one local transaction
-	// when more wait than there are connections. It is a good deal faster than
-	// one each, but locks that a unit takes are then held until the others are
-	// through, and all of them are in doubt when COMMIT is not answered. Should
-	// one fail they are rolled back and each is delivered on its own, so all
-	// tables have to be transactional. Units that are delivered exactly once,
-	// or are in doubt already, are never joined. Events of joined units are
-	// published once they are through. Defaults to 1: none.
+	// DeliveryBatch is the maximum number of units in one local transaction while more units
+	// wait than there are connections. It is a good deal faster than separate delivery. But the
+	// locks of one unit are then held until the others are through, and an unanswered COMMIT
+	// leaves all of them in doubt. If one fails, they are rolled back and delivered separately,
+	// so all tables must be transactional. Exactly-once units and units in doubt are never
+	// joined. Events of joined units are published once they are through. Defaults to 1: no
+	// joining.
 	DeliveryBatch int
-	// UnknownDataSourceDelay is how long a unit rests that cannot be delivered for a
-	// reason that only an operator can fix: its data source is not among the
-	// targets, its settings cannot be applied there, or its receipt cannot be kept
-	// (no table, no rights, another place than the log names). No try is counted.
-	// Defaults to 60 s.
+	// UnknownDataSourceDelay is how long a unit rests if only an operator can make it
+	// deliverable: its data source is not among the targets, its settings cannot be applied
+	// there, or its receipt cannot be kept (no table, no rights, another place than in the
+	// log). The job counts no try. Defaults to 60 s.
 	UnknownDataSourceDelay time.Duration
-	// ShutdownTimeout bounds what is in flight once a round's context is done;
-	// what it cuts off is left in doubt, without a try. Defaults to 20 s, less
-	// than the time that service managers give a process to end.
+	// ShutdownTimeout bounds attempts in flight once a round's context is done. A cut-off
+	// attempt is left in doubt, without a try. Defaults to 20 s, less than service managers
+	// give a process to end.
 	ShutdownTimeout time.Duration
 
-	// ReceiptRetention is how long a receipt of an exactly-once unit is kept in
-	// its target when it cannot be erased at once, because an attempt may still
-	// come: from when a purge finds that the unit is not in the log any more.
-	// Give it the value of bedsql.Config. Defaults to 7 days.
+	// ReceiptRetention is how long the target keeps the receipt of an exactly-once unit if it
+	// cannot be erased at once, because an attempt may still come. It counts from a purge that
+	// no longer finds the unit in the log. Use the same value as in bedsql.Config. Defaults to
+	// 7 days.
 	ReceiptRetention time.Duration
 	// KeyRetention is the same for receipts under a caller's idempotency key.
 	// Defaults to 7 days.
 	KeyRetention time.Duration
-	// PurgeInterval is how often receipts whose retention is over are purged
-	// from each target; the first time in the job's first round. Defaults to
-	// an hour.
+	// PurgeInterval is how often receipts are purged from each target after their retention;
+	// first in the job's first round. Defaults to an hour.
 	PurgeInterval time.Duration
 
-	// Logger takes the job's log lines, which never hold a parameter's value:
-	// of what a database says of a delivery they hold only its codes, the whole
-	// text is in the log's last_error. Defaults to logrus's standard logger.
+	// Logger takes the job's log lines, which never contain a parameter's value: of a
+	// database's answer to a delivery they contain only the codes. The whole text is in the
+	// log's last_error. Defaults to logrus's standard logger.
 	Logger logrus.FieldLogger
-	// Bus gets, with listener.AsyncJob as the origin, the beginning and the end
-	// of each attempt, of each unit that is parked, and of receipts that are purged.
-	// Defaults to none.
+	// Bus receives the events of the job, with listener.AsyncJob as the origin: the beginning
+	// and end of each attempt, parked units, and purged receipts. Defaults to none.
 	Bus *listener.Bus
-	// OnProgress is called with what a round has done so far, after each unit
-	// and each data source found unreachable: from several goroutines, but one
-	// call at a time. It holds up the round, so it should be quick. Defaults
-	// to none.
+	// OnProgress is called with the round's report so far, after each unit and each data source
+	// found unreachable. Calls come from several goroutines, but never overlap. It holds up the
+	// round, so it should be quick. Defaults to none.
 	OnProgress func(Report)
 }
 
@@ -156,8 +148,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// validate expects WithDefaults to have been applied. It names all fields
-// that are wrong, not only the first.
+// validate expects WithDefaults to have been applied. It names all wrong fields, not only
+// the first.
 func (c *Config) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {

@@ -17,33 +17,32 @@ import (
 )
 
 const (
-	// beatEvery is how often a job says that it is alive at the most, and beatGrace how
-	// long after its next tick it is taken for gone.
+	// beatEvery is the minimum time between two beats of a job. beatGrace is how long after its
+	// next tick the job counts as gone.
 	beatEvery, beatGrace = 5 * time.Second, 30 * time.Second
-	// tellFor bounds what a job tells operators: a round does not depend on it.
+	// tellFor bounds a job's reports to operators: a round does not depend on them.
 	tellFor = 5 * time.Second
-	// idleProbe is how often a data source is probed that has no work and is not
-	// known to be reachable.
+	// idleProbe is how often an idle data source is probed if it is not known to be reachable.
 	idleProbe = 30 * time.Second
-	// busyWrites is how many writes of applications in this minute and the one before
-	// count as applications that write.
+	// busyWrites is the number of applications' writes, in this minute and the last, from which
+	// applications count as writing.
 	busyWrites = 60
-	// slotWait is how long a drain that is limited waits at the most before it looks again.
+	// slotWait is the longest wait of a limited drain before it checks again.
 	slotWait = time.Second
 )
 
-// control is what this job reports to operators and other jobs, and what it learns: by
-// tables of the log. A log that keeps none leaves it without a journal.
+// control exchanges reports with operators and other jobs, through tables of the log.
+// Without such tables it has no journal.
 type control struct {
 	journal   *journal.Journal
 	job, name string
 	log       logrus.FieldLogger
-	// answerWithin bounds what a round has to know before it goes on, so that a log
-	// that does not answer ends the round and not the job.
+	// answerWithin bounds the queries that a round depends on, so that a silent log ends the
+	// round and not the job.
 	answerWithin time.Duration
 	// after is time.After; a test has its own.
 	after func(time.Duration) <-chan time.Time
-	// read: what operators decided was read once.
+	// read is set once the operators' decisions were read.
 	read atomic.Bool
 
 	mu     sync.Mutex
@@ -52,7 +51,7 @@ type control struct {
 	seen   map[string]seen
 }
 
-// seen is what was reported of a data source.
+// seen is the last report about a data source.
 type seen struct {
 	reachable bool
 	probed    time.Time
@@ -72,15 +71,14 @@ func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *con
 	return c
 }
 
-// tell runs what tells operators something. That it cannot be reported is no reason to
-// end a round.
+// tell runs a report to operators. Its failure is no reason to end a round.
 func (c *control) tell(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tellFor)
 	defer cancel()
 	return f(ctx)
 }
 
-// alive says that the job is, and will be until the next tick.
+// alive reports that the job is alive, and will be until the next tick.
 func (c *control) alive(ctx context.Context, next time.Time) {
 	c.journal.TellOff(c.log.Warn)
 	c.mu.Lock()
@@ -97,7 +95,7 @@ func (c *control) alive(ctx context.Context, next time.Time) {
 	}
 }
 
-// see tells how the job sees a data source, when that changes.
+// see reports the job's view of a data source when it changes.
 func (c *control) see(ctx context.Context, dataSource string, why error) {
 	c.mu.Lock()
 	before, was := c.seen[dataSource]
@@ -119,8 +117,8 @@ func (c *control) see(ctx context.Context, dataSource string, why error) {
 	}
 }
 
-// wonders reports whether a data source without work should be probed: it was
-// not, or not reachable then.
+// wonders reports whether to probe an idle data source: it was not probed, or was
+// unreachable then.
 func (c *control) wonders(dataSource string) bool {
 	if c.journal == nil {
 		return false
@@ -131,9 +129,9 @@ func (c *control) wonders(dataSource string) bool {
 	return !s.reachable && time.Since(s.probed) >= idleProbe
 }
 
-// reserve asks how many units may be claimed now: want without a limit, 0 while the
-// data source is paused. It waits for the limit's next slots, which all jobs share by
-// a row of the log.
+// reserve returns how many units may be claimed now: want without a limit, 0 while the data
+// source is paused. It waits for the limit's next slots, which all jobs share in a row of
+// the log.
 func (c *control) reserve(ctx context.Context, dataSource string, want int) (n int, paused bool, err error) {
 	for {
 		n, wait, control, err := c.reserveOnce(ctx, dataSource, want)
@@ -159,8 +157,8 @@ func (c *control) reserveOnce(ctx context.Context, dataSource string, want int) 
 	return c.journal.Reserve(ctx, dataSource, want)
 }
 
-// others tells p whether applications write to a data source, and how many jobs deliver
-// to it. It goes by what they tell operators; a log that does not keep it knows of nobody.
+// others tells p whether applications write to a data source, and how many jobs deliver to
+// it. It uses the reports to operators; without them it assumes no others.
 func (c *control) others(ctx context.Context, dataSource string, p *pace) {
 	_ = c.tell(ctx, func(ctx context.Context) error {
 		writes, jobs, err := c.journal.Writers(ctx, dataSource)
@@ -171,8 +169,8 @@ func (c *control) others(ctx context.Context, dataSource string, p *pace) {
 	})
 }
 
-// none reports whether err says that the log has no table of what operators
-// decide. Once that was read, it is no answer any more: they may have decided.
+// none reports whether err means that the log has no table of operators' decisions. After
+// the first successful read it returns false: there may be decisions.
 func (c *control) none(err error) bool {
 	if err == nil {
 		c.read.Store(true)
@@ -180,7 +178,7 @@ func (c *control) none(err error) bool {
 	return errors.Is(err, journal.ErrOff) && !c.read.Load()
 }
 
-// purgeDue reports whether what operators read should be purged now.
+// purgeDue reports whether to purge the operators' data now.
 func (c *control) purgeDue(interval time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +195,7 @@ func (c *control) purge(ctx context.Context) {
 	_ = c.journal.Purge(ctx)
 }
 
-// leave says that the job has ended.
+// leave reports that the job has ended.
 func (c *control) leave() {
 	c.mu.Lock()
 	told := len(c.seen) > 0 || !c.beat.IsZero()

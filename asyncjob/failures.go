@@ -13,20 +13,20 @@ const mostKinds = 50
 
 var digits = regexp.MustCompile(`[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*`)
 
-// failures tells of the units of a round that were not delivered: of each kind the first at
-// once, and at the end of the round how many more there were.
+// failures reports the undelivered units of a round: the first of each kind at once, and the
+// number of further ones at the end of the round.
 type failures struct {
 	mu    sync.Mutex
 	kinds map[failure]int
 }
 
-// failure is a kind: what became of units, and why, without the numbers in it.
+// failure is a kind: what became of units, and the error without its numbers.
 type failure struct {
 	level       logrus.Level
 	what, error string
 }
 
-// tell logs one that failed. wait is how long it rests; below 0 it is parked.
+// tell logs a failed unit. wait is how long it rests; below 0 it is parked.
 func (f *failures) tell(log logrus.FieldLogger, level logrus.Level, what, said string, wait time.Duration) {
 	k := failure{level, what, digits.ReplaceAllString(said, "?")}
 	f.mu.Lock()
@@ -49,7 +49,7 @@ func (f *failures) tell(log logrus.FieldLogger, level logrus.Level, what, said s
 	log.WithFields(fields).Log(level, what)
 }
 
-// sum logs how many more of each kind there were.
+// sum logs the number of further failures of each kind.
 func (f *failures) sum(log logrus.FieldLogger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,16 +13,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// reviewEvery is how long a group that can turn back is left alone that is neither
-// delivered nor to be turned. Its caller decides as a rule: this is for one that is gone.
+// reviewEvery is how often the job re-examines a group that is neither finished nor due for
+// compensation. Usually its caller decides: this is for a caller that is gone.
 const reviewEvery = time.Minute
 
-// neverDone is why a group turns whose part's receipt is void: its caller decided so, and
-// may not have lived to turn the group, or somebody has turned it.
+// neverDone is the cause of a compensation after a void receipt of a part: the caller
+// decided so and may have died before the compensation, or the compensation has started
+// elsewhere.
 const neverDone = "a part of it is not applied and never will be, as its receipt shows"
 
-// grouped attends to a unit of a group that can turn back, if there is something else to do
-// than to deliver it.
+// grouped handles units of compensable groups. It returns false if the unit should be
+// delivered as usual.
 func (u *claimed) grouped() (r result, done bool) {
 	switch {
 	case u.Unreadable != nil:
@@ -41,15 +42,15 @@ func (u *claimed) grouped() (r result, done bool) {
 	return r, false
 }
 
-// unasked reports whether a receipt could not be asked for.
+// unasked reports whether the lookup of a receipt failed.
 func unasked(met attempt.Outcome) bool { return met.Err != nil && met.Class != delivery.Refused }
 
-// doubtful begins the error of a unit that was pushed back because a receipt of its group
-// could not be asked for; the name of the data source follows.
+// doubtful begins the error of a unit that was pushed back after a failed receipt lookup in
+// its group; the name of the data source follows.
 const doubtful = "whether its group is delivered could not be asked of "
 
-// asksAgain reports whether a receipt that src could not be asked for is to be asked for again,
-// which it is once, unless src is unreachable. The unit is pushed back with verdict then.
+// asksAgain decides whether to retry a failed receipt lookup on src. It retries once, and
+// never while src is unreachable. The unit is then pushed back with verdict.
 func (u *claimed) asksAgain(src *source, met attempt.Outcome) (verdict txlog.Verdict, again bool) {
 	if !unasked(met) {
 		return verdict, false
@@ -67,8 +68,8 @@ func (u *claimed) overdue() string {
 	return fmt.Sprintf("it was not delivered within %v", u.TurnAfter)
 }
 
-// review decides about a group that has not turned: it is done when all its
-// forward units are delivered.
+// review decides about a group whose compensation has not started: the group is complete
+// when all its forward units are delivered.
 func (u *claimed) review() result {
 	ids := make([]string, len(u.Undo.Parts))
 	for i, p := range u.Undo.Parts {
@@ -117,9 +118,9 @@ func (u *claimed) review() result {
 	return u.pushBack(verdict)
 }
 
-// missing looks for the receipts of those parts of the group whose entries are still in the
-// log: a write to the log that came late has brought them back, or their caller did not live to
-// remove them. met is of the first that is not found; doubt and again are asksAgain's.
+// missing looks for the receipts of the parts whose entries are still in the log: a late
+// write to the log has brought them back, or their caller died before their removal. met is
+// the outcome for the first part without one; doubt and again come from asksAgain.
 func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlog.Verdict, again bool) {
 	met.Found = true
 	for i, s := range states {
@@ -139,8 +140,8 @@ func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlo
 	return met, doubt, false
 }
 
-// turn turns the group of the unit back. said is what a log line may tell of the cause.
-// turned false: it has no way back any more.
+// turn starts the compensation of the unit's group. said is the cause for a log line. turned
+// is false if the compensation is no longer in the log.
 func (u *claimed) turn(cause, said string) (r result, turned bool) {
 	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.Lease)
 	defer cancel()
@@ -160,7 +161,7 @@ func (u *claimed) turn(cause, said string) (r result, turned bool) {
 	return result{kind: refused}, true
 }
 
-// refusedPart turns the group of a forward unit that was refused, unless the unit's receipt
+// refusedPart starts the compensation for a refused forward unit, unless the unit's receipt
 // shows that it is applied.
 func (u *claimed) refusedPart(a try) (r result, done bool) {
 	switch met := u.look(); {
@@ -172,7 +173,7 @@ func (u *claimed) refusedPart(a try) (r result, done bool) {
 	return u.turn(a.Err.Error(), u.drain.src.describe(a.Err))
 }
 
-// undo undoes the parts of a group that are here, and sends what is left to where that is.
+// undo undoes the parts of a group on this data source, then moves the rest to its next one.
 func (u *claimed) undo() result {
 	d := u.drain
 	last, here := attempt.Outcome{}, false

@@ -20,11 +20,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ErrClosed is returned by a job that was closed.
+// ErrClosed is returned by a closed job.
 var ErrClosed = errors.New("asyncjob: the job is closed")
 
-// Job delivers what the log holds for its targets. It is safe for concurrent
-// use: rounds that run at the same time share the work.
+// Job delivers the log's units for its targets. It is safe for concurrent use: concurrent
+// rounds share the work.
 type Job struct {
 	storage  txlog.Storage
 	leases   *lease.Renewer
@@ -34,7 +34,7 @@ type Job struct {
 	log      *logrus.Entry
 	running  atomic.Bool
 	closed   atomic.Bool
-	// control is for what operators and the job tell each other.
+	// control exchanges reports between operators and the job.
 	control *control
 	// concerns are the reported causes that only an operator can fix.
 	concerns concerns
@@ -43,17 +43,16 @@ type Job struct {
 
 	// clock is time.Now; a test has its own.
 	clock func() time.Time
-	// healed is the last order key that heal has looked at.
+	// healed is the last order key that heal has checked.
 	healing sync.Mutex
 	healed  string
-	// serving are the data sources of which a round of Run is going.
+	// serving holds the data sources with a running round of Run.
 	serving sync.Map
 }
 
-// New makes a job on a log and its targets, which may be empty and may lack
-// data sources of the log: those are reported and wait. It dials nothing. An
-// error names every field that is wrong. Close the job after use; storage
-// stays the caller's to close.
+// New makes a job on a log and its targets. The targets may be empty and may lack data
+// sources of the log: these are reported and wait. It dials no target. An error names every
+// wrong field. Close the job after use; the caller closes storage.
 func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 	cfg = cfg.WithDefaults()
 	var errs []error
@@ -118,11 +117,10 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	return t.result()
 }
 
-// Run makes rounds by Config.Cron until ctx is done; then it waits for what is
-// in flight as [Job.RunOnce] does, and returns nil. Each data source has rounds
-// of its own: a tick begins one for each that has work, and skips those whose
-// round before is still going. A round that fails is logged, the next tries
-// again. Only one Run of a job at a time; another returns an error.
+// Run makes rounds by Config.Cron until ctx is done; then it waits for attempts in flight
+// like [Job.RunOnce], and returns nil. Each data source has rounds of its own: a tick begins
+// one for each with work, except those with a round still going. It logs a failed round, and
+// the next tries again. A job allows only one Run at a time; another returns an error.
 func (j *Job) Run(ctx context.Context) error {
 	if !j.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("asyncjob: %s is running already", j.cfg.Name)
@@ -141,8 +139,7 @@ func (j *Job) Run(ctx context.Context) error {
 	return nil
 }
 
-// clockEvery is how often the wall clock is looked at, which may be put forward or
-// back at any time.
+// clockEvery is how often the job reads the wall clock, which may be changed at any time.
 const clockEvery = time.Second
 
 // awaitTick waits for the next time of the schedule; false if ctx ended before.
@@ -150,7 +147,7 @@ func (j *Job) awaitTick(ctx context.Context) bool {
 	var next time.Time
 	for {
 		now := j.clock().Round(0) // the wall clock alone
-		// After the clock was put back there may be a time before the one that was next.
+		// After a backward change of the clock, an earlier time may come next.
 		if first := j.schedule.Next(now); next.IsZero() || first.Before(next) {
 			next = first
 		}
@@ -163,9 +160,9 @@ func (j *Job) awaitTick(ctx context.Context) bool {
 	}
 }
 
-// tick is what each time of the schedule does: it probes data sources without work
-// that are not known to be reachable, for operators, and begins a round of each that
-// has work, unless the one before is still going.
+// tick runs at each time of the schedule. For operators, it probes idle data sources that
+// are not known to be reachable. It begins a round of each data source with work, unless the
+// last is still going.
 func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
 	j.heal(s.ctx)
 	due, err := j.begin(s, rounds)
@@ -184,7 +181,7 @@ func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
 	}
 }
 
-// alone has f run in the background, unless something does for the data source.
+// alone runs f in the background, unless the data source is already being served.
 func (j *Job) alone(rounds *sync.WaitGroup, name string, f func()) bool {
 	if _, busy := j.serving.LoadOrStore(name, true); busy {
 		return false
@@ -196,8 +193,8 @@ func (j *Job) alone(rounds *sync.WaitGroup, name string, f func()) bool {
 	return true
 }
 
-// begin asks the log which data sources have work, records that the job is alive
-// if the log answers, and begins to purge what operators read.
+// begin queries the log for data sources with work, records that the job is alive if the log
+// answers, and begins to purge the operators' data.
 func (j *Job) begin(s *shutdown, rounds *sync.WaitGroup) (map[string]bool, error) {
 	due, err := j.due(s.ctx)
 	if err == nil {
@@ -211,7 +208,7 @@ func (j *Job) begin(s *shutdown, rounds *sync.WaitGroup) (map[string]bool, error
 
 func (j *Job) alive(ctx context.Context) { j.control.alive(ctx, j.schedule.Next(time.Now())) }
 
-// round is one of Run's, of one data source.
+// round is one round of Run for one data source.
 func (j *Job) round(s *shutdown, name string, work bool) {
 	t := newTally(j)
 	j.serve(s, t, name, work, false)
@@ -227,8 +224,8 @@ func (j *Job) round(s *shutdown, name string, work bool) {
 	}
 }
 
-// due gives the data sources that something is to be done for: true for those
-// that have work in the log, false where only receipts are to be purged.
+// due returns the data sources to serve: true for those with work in the log, false if only
+// receipts are due for a purge.
 func (j *Job) due(ctx context.Context) (map[string]bool, error) {
 	due := map[string]bool{}
 	for name, src := range j.sources {
@@ -236,7 +233,7 @@ func (j *Job) due(ctx context.Context) (map[string]bool, error) {
 			due[name] = false
 		}
 	}
-	// A log that does not answer must not keep all later rounds from starting.
+	// A silent log must not keep all later rounds from starting.
 	ctx, cancel := context.WithTimeout(ctx, j.cfg.Lease)
 	defer cancel()
 	names, err := j.storage.DataSources(ctx)
@@ -249,8 +246,8 @@ func (j *Job) due(ctx context.Context) (map[string]bool, error) {
 	return due, nil
 }
 
-// serve drains a data source that has work, and purges its receipts when their
-// turn has come. once: nobody remembers what the rounds before found.
+// serve drains a data source with work, and purges its receipts when due. once means that
+// there is no memory of earlier rounds.
 func (j *Job) serve(s *shutdown, t *tally, name string, work, once bool) {
 	if work {
 		d := j.drain(s, t, name, !once)
@@ -265,7 +262,8 @@ func (j *Job) serve(s *shutdown, t *tally, name string, work, once bool) {
 	}
 }
 
-// drain delivers what is due for a data source. again: the round does not come back to it.
+// drain delivers the due units of a data source. again is set if the round does not come
+// back to it.
 func (j *Job) drain(s *shutdown, t *tally, name string, again bool) *drain {
 	d := newDrain(s, t, name)
 	d.again = again
@@ -273,10 +271,9 @@ func (j *Job) drain(s *shutdown, t *tally, name string, again bool) *drain {
 	return d
 }
 
-// Close closes the connections to the targets. Call it when no round runs any
-// more: one that does finds its data sources unreachable. It returns nil: a
-// connection that cannot be closed in good order, because it was cut while it
-// was idle, takes nothing along.
+// Close closes the connections to the targets. Call it when no round is running: a running
+// one would find its data sources unreachable. It returns nil: a failure to close a broken
+// idle connection has no consequences.
 func (j *Job) Close() error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return nil

@@ -6,33 +6,33 @@ import (
 )
 
 const (
-	// yieldedPart is the part of what one job could have in flight that all jobs have
-	// together while applications write.
+	// yieldedPart is 8 for an eighth: while applications write, all jobs together have that
+	// part of one job's maximum in flight.
 	yieldedPart = 8
 	// restMost bounds a worker's rest.
 	restMost = time.Second
-	// othersEvery is how often a drain asks who else writes to the data source at the most.
+	// othersEvery is the minimum time between two queries of a drain for other writers.
 	othersEvery = 2 * time.Second
 )
 
-// pace bounds how many deliveries to a data source are in flight. After an outage it
-// begins with one, and has twice as many each time that all in flight are through.
-// While applications write to it too, all jobs together have an eighth of what one could
-// have: what they take of the target, those writes wait for. A job's share may be less
-// than one; then its worker rests between deliveries.
+// pace bounds the number of deliveries in flight to a data source. After an outage it begins
+// with one, and doubles each time that all in flight are through. While applications also
+// write to it, all jobs together have an eighth of one job's maximum, because deliveries take
+// resources from these writes. A job's share may be less than one; then its worker rests
+// between deliveries.
 type pace struct {
-	// most is how many may be in flight without a bound.
+	// most is the number in flight without a bound.
 	most int
 
 	mu sync.Mutex
-	// window is how many may be after an outage; 0: no bound.
+	// window is the bound after an outage; 0 means no bound.
 	window  int
 	asked   time.Time
 	writing bool
 	jobs    int
 }
 
-// asks reports whether it is time to ask who else writes.
+// asks reports whether a query for other writers is due.
 func (p *pace) asks() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,22 +43,22 @@ func (p *pace) asks() bool {
 	return due
 }
 
-// share says whether applications write to the data source now, and how many jobs
-// deliver to it.
+// share sets whether applications write to the data source now, and how many jobs deliver to
+// it.
 func (p *pace) share(writing bool, jobs int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writing, p.jobs = writing, max(1, jobs)
 }
 
-// broke notes an outage.
+// broke records an outage.
 func (p *pace) broke() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.window = 1
 }
 
-// claim bounds a claim of most units by what may be in flight after an outage.
+// claim bounds a claim of most units by the window after an outage.
 func (p *pace) claim(most int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *pace) claim(most int) int {
 	return min(most, firstPerWorker*p.window)
 }
 
-// inFlight is how many deliveries may be in flight.
+// inFlight returns the maximum number of deliveries in flight.
 func (p *pace) inFlight() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *pace) together() int { return max(1, p.most/yieldedPart) }
 
 func (p *pace) workers() int { return (p.together() + p.jobs - 1) / p.jobs }
 
-// delivered notes a delivery that took so long, and gives how long its worker rests.
+// delivered records a delivery of this duration, and returns how long its worker rests.
 func (p *pace) delivered(took time.Duration) (rest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *pace) delivered(took time.Duration) (rest time.Duration) {
 	if !p.writing {
 		return 0
 	}
-	// All jobs' workers, each with its rests, are as many as there may be together.
+	// All jobs' workers, with their rests, add up to the joint share.
 	busy := float64(p.together()) / float64(p.jobs*p.workers())
 	return min(restMost, time.Duration(float64(took)*(1/busy-1)))
 }

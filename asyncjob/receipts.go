@@ -12,12 +12,12 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-// receiptsKey names the concerns about the receipts of a data source, which its
-// deliveries do not settle.
+// receiptsKey names the concerns about the receipts of a data source; its deliveries do not
+// settle these.
 func (s *source) receiptsKey() string { return s.name + "\x00receipts" }
 
-// receiptsStay tells, once, of receipts that cannot be deleted for want of
-// rights; false if err is something else.
+// receiptsStay reports, once, receipts that cannot be deleted for lack of rights; false for
+// other errors.
 func (j *Job) receiptsStay(t *tally, s *source, err error) bool {
 	said, ok := s.needsOperator(err)
 	if !ok {
@@ -31,19 +31,18 @@ func (j *Job) receiptsStay(t *tally, s *source, err error) bool {
 }
 
 const (
-	// purgeFor is how much of a round a purge takes, and no page is begun after
-	// it: pending writes should not wait for it. It goes on in the next round.
+	// purgeFor limits a purge within a round: no page begins after it, because pending writes
+	// should not wait. The purge continues in the next round.
 	purgeFor = 2 * time.Second
-	// purgeLimit ends a purge whose page is held up, by a lock of somebody else.
+	// purgeLimit ends a purge whose page is held up by another session's lock.
 	purgeLimit = 10 * time.Second
 )
 
-// purgePoint is a place of receipts, empty for that of the job's own session, and
-// the receipt there after which a purge goes on.
+// purgePoint is a place of receipts, empty for the place of the job's own session, and the
+// last receipt purged there.
 type purgePoint struct{ place, after string }
 
-// purgeDue reports whether receipts should be purged now, and from where on; with
-// take it takes the turn.
+// purgeDue reports whether a purge is due, and from where on; with take it takes the turn.
 func (s *source) purgeDue(interval time.Duration, take bool) (from purgePoint, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,19 +53,18 @@ func (s *source) purgeDue(interval time.Duration, take bool) (from purgePoint, d
 	return s.purgedTo, due
 }
 
-// purgeEnded keeps where the purge has come to. After an error it goes on after
-// the page that failed, which comes again once the others had their turn, but
-// not before the interval is over.
+// purgeEnded saves the end of a purge. After an error the purge continues after the failed
+// page, and not before the interval is over. The failed page comes again after the others.
 func (s *source) purgeEnded(to purgePoint, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.purgedTo, s.purging = to, to != purgePoint{} && err == nil
 }
 
-// purge erases receipts of this log whose retention is over and whose units are
-// not in the log any more, wherever in the database they are: sessions with another
-// search path leave theirs elsewhere. It comes after the deliveries: what is known
-// to be down then is left alone.
+// purge erases receipts of this log after their retention, once their units are no longer in
+// the log. It covers the whole database, because sessions with another search path leave
+// receipts elsewhere. It comes after the deliveries and skips a data source that they found
+// unreachable.
 func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint) {
 	ctx, cancel := context.WithTimeout(round, min(purgeLimit, j.cfg.DeliveryTimeout))
 	defer cancel()
@@ -74,7 +72,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 	erased, end := 0, time.Now().Add(s.purgeFor)
 	kept := s.own.kept
 	err := s.own.onConn(ctx, func(conn driver.Conn) error {
-		// The job's own DSN need not name what the applications' do.
+		// The job's own DSN need not have the applications' setting.
 		schema, known, err := j.storage.ReceiptSchema(ctx, s.name)
 		if err != nil {
 			return err
@@ -142,7 +140,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 	}
 }
 
-// purgeOrder erases what the log keeps of order keys that nothing is under any more.
+// purgeOrder erases the log's rows of idle order keys.
 func (j *Job) purgeOrder(ctx context.Context, keep time.Duration, end time.Time) error {
 	log, ok := j.storage.(interface {
 		PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error)
@@ -156,8 +154,8 @@ func (j *Job) purgeOrder(ctx context.Context, keep time.Duration, end time.Time)
 	return nil
 }
 
-// heal frees what waits behind entries that were deleted by hand, under some order keys in
-// each round. It reports whether there are more of them.
+// heal frees units behind entries that were deleted by hand, for some order keys in each
+// round. It reports whether there are more.
 func (j *Job) heal(ctx context.Context) (more bool) {
 	log, ok := j.storage.(interface {
 		HealOrder(ctx context.Context, after string) (next string, healed int, err error)
@@ -181,8 +179,8 @@ func (j *Job) heal(ctx context.Context) (more bool) {
 	return next != ""
 }
 
-// onConn runs f on a bare connection of the pool, which is dropped after an
-// error: it is not known what f left behind on it.
+// onConn runs f on a bare connection of the pool. It drops the connection after an error,
+// because of its unknown state.
 func (s *session) onConn(ctx context.Context, f func(driver.Conn) error) error {
 	conn, err := s.pool.Conn(ctx)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// removePerWorker bounds what is removed together for few workers, so that what
-// would be delivered again after a crash stays in proportion to what is in flight.
+// removePerWorker bounds a joint removal for few workers: a crash then repeats deliveries in
+// proportion to those in flight.
 const removePerWorker = 16
 
 // removals removes what the drain delivers while it delivers more.
@@ -24,7 +24,7 @@ func (d *drain) removals() *removal.Batches {
 	}, removePerWorker*d.concurrency(), cfg.Lease, d.job.guard)
 }
 
-// leaving is the delivered unit as it leaves the log.
+// leaving returns the delivered unit for its removal.
 func (u *claimed) leaving() *removal.Unit {
 	u.Delivered = !u.Turned()
 	return &removal.Unit{Entry: u.Unit, Lease: u.lease, Certain: !u.InDoubt && !u.result.found, Ended: func(lost bool) {
@@ -35,8 +35,8 @@ func (u *claimed) leaving() *removal.Unit {
 	}}
 }
 
-// notRemoved tells of delivered units whose entries could not be removed while
-// their leases were kept.
+// notRemoved reports delivered units whose entries could not be removed while their leases
+// were kept.
 func (d *drain) notRemoved(units []*removal.Unit, err error, _ bool) {
 	units = slices.DeleteFunc(slices.Clone(units), func(u *removal.Unit) bool { return u.Lease.Lost() })
 	if len(units) == 0 {
@@ -51,8 +51,8 @@ func (d *drain) notRemoved(units []*removal.Unit, err error, _ bool) {
 	d.notWritten("the removal of what is delivered", err)
 }
 
-// erase deletes receipts of units whose entries are gone. What cannot be deleted
-// stays for its retention.
+// erase deletes receipts of removed units. A receipt that cannot be deleted stays for its
+// retention.
 func (d *drain) erase(_ context.Context, under removal.Session, ids []string) {
 	in, leave, err := d.src.session(&txlog.Unit{Settings: under.Settings, Session: under.Session})
 	if err != nil {

@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// Counts says what happened to the claimed units. Each of them is counted in
-// exactly one of Delivered, Failed, Parked, PushedBack, Refused and Lost.
+// Counts are the outcomes of the claimed units. Each unit is counted in exactly one of
+// Delivered, Failed, Parked, PushedBack, Refused and Lost.
 type Counts struct {
 	// Claimed units were taken from the log.
 	Claimed int
-	// Delivered units are applied; their entries are removed, or will be
-	// delivered once more if the removal failed until the lease was lost.
+	// Delivered units are applied. Their entries are removed; if the removal failed until the
+	// lease was lost, they will be delivered once more.
 	Delivered int
-	// Assumed counts those of Delivered that are concluded from a duplicate
-	// key which was met after an attempt of unknown outcome.
+	// Assumed counts the units in Delivered that were concluded from a duplicate key after an
+	// attempt with an unknown outcome.
 	Assumed int
-	// Failed units had a try that counts, and rest until their next.
+	// Failed units had a try that counts, and rest until the next.
 	Failed int
 	// Parked units were left for an operator in this round.
 	Parked int
 	// PushedBack units were given back without a try.
 	PushedBack int
-	// Refused units had been refused and their callers told; their entries had come
-	// back and are removed. So are those whose group has turned back. String leaves
-	// them out.
+	// Refused units had been refused before, with an answer to their callers. Their entries had
+	// come back and are removed. So are units whose group is being compensated. String omits
+	// them.
 	Refused int
-	// Lost units have nothing known of them: their lease was lost, or what was
-	// found out could not be written to the log.
+	// Lost units have an unknown outcome: their lease was lost, or the outcome could not be
+	// written to the log.
 	Lost int
 }
 
-// of gives the count of the units that became k.
+// of returns the count of the units that became k.
 func (c *Counts) of(k kind) *int {
 	return [kinds]*int{lost: &c.Lost, delivered: &c.Delivered, failed: &c.Failed, parked: &c.Parked, pushedBack: &c.PushedBack, refused: &c.Refused}[k]
 }
@@ -49,39 +49,37 @@ func (c *Counts) add(o Counts) {
 	}
 }
 
-// DataSourceReport is what a round did for one data source.
+// DataSourceReport is the report of a round about one data source.
 type DataSourceReport struct {
 	Counts
-	// Unreachable is why the data source could not be reached or took no
-	// writes, or nil. A data source found unreachable has no units claimed.
+	// Unreachable is the reason why the data source was unreachable or not writable, or nil. No
+	// units of an unreachable data source are claimed.
 	Unreachable error
-	// Blocked is why units of it cannot be delivered until an operator acts: the
-	// data source is unknown, its settings cannot be applied, rights or a table are
-	// missing. nil when there is nothing of that kind.
+	// Blocked is the reason why units wait for an operator: the data source is unknown, its
+	// settings cannot be applied, rights or a table are missing. nil without such units.
 	Blocked error
-	// Purge is why its receipts could not be erased or purged for want of
-	// rights, or nil. They pile up until an operator acts.
+	// Purge is the reason why its receipts could not be erased or purged for lack of rights, or
+	// nil. They pile up until an operator acts.
 	Purge error
-	// Paused: operators have paused it, nothing is delivered until they resume it. It is
-	// not known of one that is unreachable.
+	// Paused means that operators have paused it: there are no deliveries until they resume it.
+	// It is unknown for an unreachable data source.
 	Paused bool
-	// Unknown is whether the log names a data source that is not among the
-	// job's targets.
+	// Unknown is set if the log names a data source that is not among the job's targets.
 	Unknown bool
 }
 
-// Report is what a round did.
+// Report is the report of a round.
 type Report struct {
 	// Counts are the sums over all data sources.
 	Counts
-	// DataSources holds a report for each data source that had units in the
-	// log that are not parked, or whose receipts could not be purged.
+	// DataSources holds a report for each data source with units in the log that are not
+	// parked, or with a failed purge of receipts.
 	DataSources map[string]DataSourceReport
 	// Duration is how long the round took, or has taken so far.
 	Duration time.Duration
 }
 
-// String is the report in one line.
+// String returns the report in one line.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "claimed %d, delivered %d (assumed %d), failed %d, parked %d, pushed back %d, lost %d in %v",
@@ -109,7 +107,7 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// tally gathers what a round does, for the report.
+// tally collects the report of a round.
 type tally struct {
 	job   *Job
 	start time.Time
@@ -117,7 +115,7 @@ type tally struct {
 	mu   sync.Mutex
 	rows map[string]DataSourceReport
 	errs []error
-	// waiting are the data sources with messages that wait for others.
+	// waiting lists the data sources with messages that wait for others.
 	waiting []string
 }
 
@@ -125,7 +123,7 @@ func newTally(j *Job) *tally {
 	return &tally{job: j, start: time.Now(), rows: map[string]DataSourceReport{}}
 }
 
-// wait notes that messages of a data source wait for others.
+// wait records that messages of a data source wait for others.
 func (t *tally) wait(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +138,7 @@ func (t *tally) failed(err error) {
 	t.errs = append(t.errs, err)
 }
 
-// note changes the report of a data source and tells who watches.
+// note changes the report of a data source and calls OnProgress.
 func (t *tally) note(name string, change func(*DataSourceReport)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 
 const cronFields = cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor
 
-// parseSchedule reads a cron expression whose first field is the second.
+// parseSchedule reads a cron expression that begins with the second.
 func parseSchedule(expr string) (cron.Schedule, error) {
 	if zone := strings.HasPrefix(expr, "TZ=") || strings.HasPrefix(expr, "CRON_TZ="); zone && !strings.Contains(expr, " ") {
-		// The parser slices up to that blank without looking.
+		// The parser slices up to that blank without a check.
 		return nil, errors.New("a time zone must be followed by a blank and the schedule")
 	}
 	schedule, err := cron.NewParser(cronFields).Parse(expr)
@@ -27,8 +27,8 @@ func parseSchedule(expr string) (cron.Schedule, error) {
 	return schedule, nil
 }
 
-// LongestPause is the longest time from one round to the next among many from now on,
-// if the schedule does not change its ways later; 0 if it cannot be read.
+// LongestPause returns the longest time between two of many rounds from now on; 0 for an
+// unreadable schedule. It assumes a regular schedule.
 func (c Config) LongestPause(now time.Time) (longest time.Duration) {
 	schedule, err := parseSchedule(c.WithDefaults().Cron)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// session is a data source as it is reached with one set of settings.
+// session reaches a data source with one set of settings.
 type session struct {
 	target delivery.Target
 	pool   *sql.DB
-	// kept says how receipts are written in it.
+	// kept configures the writing of receipts in it.
 	kept attempt.Receipts
-	// ensured: the table of receipts is there.
+	// ensured is set once the table of receipts is known to exist.
 	ensured atomic.Bool
-	// place is where; nil until somebody asked.
+	// place is the place of that table; nil before its first use.
 	place atomic.Pointer[string]
-	// users are the deliveries that run on it.
+	// users is the number of deliveries that run on it.
 	users int
 }
 
@@ -33,17 +33,17 @@ func newSession(t delivery.Target, r attempt.Receipts, concurrency int) *session
 	s := &session{target: t, pool: sql.OpenDB(t.Greeted()), kept: r}
 	s.pool.SetMaxOpenConns(concurrency)
 	s.pool.SetMaxIdleConns(concurrency)
-	// A target is idle most of the time: its connections need not be held.
+	// A target is idle most of the time, so its connections need not be held.
 	s.pool.SetConnMaxIdleTime(time.Minute)
 	return s
 }
 
-// maxSessions is for how many sets of settings besides its own a data source
-// keeps a pool.
+// maxSessions is the number of additional sets of settings for which a data source keeps a
+// pool.
 const maxSessions = 8
 
-// placeError says that a unit's receipt is elsewhere than where the job would
-// look for it: what was applied would be applied again.
+// placeError reports a unit's receipt in another place than the job's: an applied unit would
+// be applied again.
 type placeError struct{ log, job string }
 
 func (e *placeError) Error() string {
@@ -55,9 +55,9 @@ func (e *placeError) Error() string {
 		"give the job a DSN and an account that lead to the same", e.log, job)
 }
 
-// receipts finds the table of receipts for u, or creates it where none is known.
-// Where that is stands in the log from then on: another job that looks elsewhere
-// would not see what this one applies.
+// receipts finds the table of receipts for u, or creates it if no place is known. From then
+// on the log holds the place: another job that looks elsewhere would not see this job's
+// deliveries.
 func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Storage, u *txlog.Unit) error {
 	d := s.target.Dialect
 	if u.Place != "" { // asked for before a table is created
@@ -92,7 +92,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 	return nil
 }
 
-// find gives the place of the table of receipts, empty while there is none.
+// find returns the place of the table of receipts, empty before it exists.
 func (s *session) find(ctx context.Context, conn driver.Conn) (string, error) {
 	if known := s.place.Load(); known != nil {
 		return *known, nil
@@ -104,17 +104,16 @@ func (s *session) find(ctx context.Context, conn driver.Conn) (string, error) {
 	return found, err
 }
 
-// sessions are those with other settings than the job's DSN has, the one that
-// was used last at the end.
+// sessions holds those with other settings than the job's DSN, the last used one at the end.
 type sessions struct {
 	mu   sync.Mutex
 	list []*session
-	// closed: none is kept once nobody uses it.
+	// closed means that no session is kept after its use.
 	closed bool
 }
 
-// session gives the session to deliver u in, and what ends its use. The error
-// says why the job has none.
+// session returns the session for delivering u, and a function that ends its use. The error
+// explains why the job has none.
 func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 	if err := s.own.target.SameAccount(u); err != nil {
 		return nil, nil, err
@@ -135,7 +134,7 @@ func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 	if found == nil {
 		t, err := s.own.target.In(u.Settings, u.Session)
 		if err != nil {
-			// It would mean something else where the job would run it.
+			// It would have another meaning with the job's settings.
 			return nil, nil, fmt.Errorf("not delivered: the entry was written with the settings %q, but the job's DSN of data source %s has %q, "+
 				"and the entry's cannot be used: %w; give the job a DSN with the same settings", u.Settings, s.name, s.own.target.Settings, err)
 		}
@@ -147,7 +146,7 @@ func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 	return found, func() { s.others.leave(found) }, nil
 }
 
-// accepts says why u cannot be delivered; nil if it can.
+// accepts returns nil if u can be delivered, else the reason.
 func (s *source) accepts(u *txlog.Unit) error {
 	_, leave, err := s.session(u)
 	if err == nil {
@@ -163,7 +162,7 @@ func (o *sessions) leave(s *session) {
 	o.trim()
 }
 
-// trim closes those that were used the longest ago and are not in use.
+// trim closes the least recently used sessions that are not in use.
 func (o *sessions) trim() {
 	most := maxSessions
 	if o.closed {
@@ -179,7 +178,7 @@ func (o *sessions) trim() {
 	}
 }
 
-// close closes all of them, those in use once they are not.
+// close closes all of them, those in use after their use.
 func (o *sessions) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,18 +7,17 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// writeGrace is how long verdicts may still be written after what was in
-// flight has been cut off.
+// writeGrace is how long verdicts may still be written after attempts in flight were cut
+// off.
 const writeGrace = 5 * time.Second
 
 // shutdown ends work in three steps, one context after the other.
 type shutdown struct {
-	// ctx is the caller's: once it is done, nothing new begins.
+	// ctx is the caller's: once it is done, no new work begins.
 	ctx context.Context
-	// flight ends ShutdownTimeout after ctx: it cuts off what is in flight.
+	// flight ends ShutdownTimeout after ctx: it cuts off attempts in flight.
 	flight context.Context
-	// writes ends writeGrace after flight: verdicts that cannot be written by
-	// then are left to the leases' end.
+	// writes ends writeGrace after flight: later verdicts are left to the leases' end.
 	writes context.Context
 	end    func()
 }

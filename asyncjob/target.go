@@ -18,8 +18,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Targets says where to deliver. The key is the data source's name as it
-// stands in the log, and wins over the name in the Target.
+// Targets maps data sources to their targets. The key is the data source's name in the log,
+// and wins over the name in the Target.
 type Targets map[string]delivery.Target
 
 func (ts Targets) validate() error {
@@ -62,7 +62,7 @@ type source struct {
 	others sessions
 
 	storage txlog.Storage
-	// receipts say how those of its units are written.
+	// receipts configures the receipts of its units.
 	receipts attempt.Receipts
 
 	// purgeFor is the constant; a test shortens it.
@@ -73,9 +73,9 @@ type source struct {
 	mu     sync.Mutex
 	down   bool
 	purged time.Time
-	// purgedTo is how far a purge came that is not at its end.
+	// purgedTo is the progress of an unfinished purge.
 	purgedTo purgePoint
-	// purging: it goes on in the next round.
+	// purging is set if the purge continues in the next round.
 	purging bool
 
 	pace pace
@@ -102,14 +102,14 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 	return s
 }
 
-// sendsMessages reports whether it is a broker, which knows neither local transactions nor
+// sendsMessages reports whether it is a broker, which has neither local transactions nor
 // receipts.
 func (s *source) sendsMessages() bool { return s.own.target.Dialect.Flavor == txlog.FlavorMessages }
 
-// probe finds out on a connection of its own whether the data source can be
-// reached and takes writes. It does not use the pool, whose connections may be older than what
-// is to be found out. A dial that was answered with a refusal (a wrong
-// password, too many connections) leaves nothing to deliver on either.
+// probe checks on a connection of its own whether the data source is reachable and writable.
+// It does not use the pool, whose connections may predate the current state. A dial that
+// ended in a refusal (a wrong password, too many connections) also makes deliveries
+// impossible.
 func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -130,8 +130,8 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 	return dialect.Writable(ctx, conn)
 }
 
-// reached and unreachable keep what is known of the data source from round to
-// round, and log only what changed.
+// reached and unreachable keep the state of the data source from round to round, and log
+// only changes.
 func (s *source) reached() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +162,8 @@ type panicError struct{ value any }
 
 func (e panicError) Error() string { return fmt.Sprintf("the driver panicked: %v", e.value) }
 
-// describe says what the error of an attempt is without any value of the
-// application's, which servers and panics may quote.
+// describe returns a text for an attempt's error without values of the application, which
+// servers and panics may quote.
 func (s *source) describe(err error) string {
 	var p panicError
 	if errors.As(err, &p) {
@@ -172,22 +172,21 @@ func (s *source) describe(err error) string {
 	return s.own.target.Dialect.Describe(err)
 }
 
-// try is one attempt to deliver a unit, with what only the job knows of it.
+// try is one attempt to deliver a unit, with the job's own additions.
 type try struct {
 	attempt.Outcome
-	// NoConn: there was no connection to try it on, or no table of receipts:
-	// the unit had no part in it.
+	// NoConn is set if there was no connection for the attempt, or no table of receipts: the
+	// unit is not at fault.
 	NoConn bool
-	// readOnly: the data source takes no writes at the moment.
+	// readOnly is set if the data source is currently read-only.
 	readOnly bool
-	// late: it was cut off by Config.DeliveryTimeout.
+	// late is set if it was cut off by Config.DeliveryTimeout.
 	late bool
 	took time.Duration
 }
 
-// deliver runs u once more. A driver's ErrBadConn is not taken as a reason to
-// run it again at once: not every driver keeps its promise that nothing was
-// sent.
+// deliver runs u once more. It does not run u again after a driver's ErrBadConn: some
+// drivers break its promise that nothing was sent.
 func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 	session, leave, err := s.session(u)
 	if err != nil {
@@ -210,7 +209,7 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 		return nil
 	})
 	if a.readOnly {
-		// Sessions that were made read-only stay so when the server is not any more.
+		// Sessions that became read-only stay so even when the server no longer is.
 		session.pool.SetMaxIdleConns(0)
 		session.pool.SetMaxIdleConns(s.concurrency)
 	}
@@ -220,8 +219,8 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 	return a
 }
 
-// attempt runs u on a connection. A unit that must not be run again is decided
-// by its receipt. Entries are not trusted: whatever is not DML is refused before anything runs.
+// attempt runs u on a connection. A unit that must not run again is decided by its receipt.
+// It does not trust entries, and rejects anything but DML before it runs a statement.
 func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a try) {
 	dialect := in.target.Dialect
 	err := in.target.StillIn(ctx, conn)
@@ -249,7 +248,7 @@ func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *
 	return a
 }
 
-// replay turns a driver's panic into an outcome that nothing is known of.
+// replay turns a driver's panic into an unknown outcome.
 func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (out attempt.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -265,9 +264,9 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 	return attempt.Replay(ctx, in.target.Dialect, conn, u, in.kept)
 }
 
-// look asks for the receipt of u: Found, if an attempt has left it; no error, if
-// none has. Where the log knows its place, it is asked for there, also in a
-// session that u could not be delivered in.
+// look looks up the receipt of u. It returns Found for a receipt of an earlier attempt, and
+// no error without one. It prefers the place in the log, even in a session that could not
+// deliver u.
 func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) {
 	ask := func(in *session) error {
 		kept := in.kept
@@ -317,8 +316,8 @@ func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
 	return k
 }
 
-// needsOperator tells whether err is of a table of receipts that is missing or
-// that the account may not use, and what a log line may say of it.
+// needsOperator reports whether err comes from a missing or inaccessible table of receipts,
+// and returns the text for a log line.
 func (s *source) needsOperator(err error) (said string, ok bool) {
 	var table *delivery.ReceiptTableError
 	var rights *delivery.ReceiptRightsError
