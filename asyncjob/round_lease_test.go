@@ -73,7 +73,7 @@ func TestALostLeaseLeavesNoVerdict(t *testing.T) {
 				}
 				var j *Job
 				db := &fakeDB{onExec: func(ctx context.Context, _ string) error {
-					// Hangs until the unit belongs to somebody else.
+					// This hangs until another owner has the unit.
 					for taken := false; ctx.Err() == nil; time.Sleep(time.Millisecond) {
 						if !taken {
 							got, err := mem.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})

@@ -20,7 +20,7 @@ import (
 
 var hidden = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
 
-// formOf gives the fields of the form on a page.
+// formOf returns the fields of the form on a page.
 func formOf(t *testing.T, c http.Handler, path string) url.Values {
 	t.Helper()
 	w := ask4(t, c, request{path: path})

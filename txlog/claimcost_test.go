@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// plan gives the database's plan of a statement as text.
+// plan returns the database's plan of a statement as text.
 func plan(t *testing.T, pool *sql.DB, f Flavor, sh shape, args ...any) string {
 	t.Helper()
 	rows, err := pool.Query(f.Pick(sqltext.Texts{MySQL: "EXPLAIN ", Postgres: "EXPLAIN ", SQLite: "EXPLAIN QUERY PLAN "})+sh.text(f), args...)

@@ -16,10 +16,10 @@ type Joining struct {
 	kind uint8
 }
 
-// Adding gives the joined Adds.
+// Adding returns the joined Adds.
 func (s *SQLStorage) Adding() Joining { return Joining{s.queue, adding} }
 
-// Removing gives the joined removals.
+// Removing returns the joined removals.
 func (s *SQLStorage) Removing() Joining { return Joining{s.queue, removing} }
 
 // Hold takes the place of a write in flight until release is called.
@@ -51,7 +51,7 @@ func (s *SQLStorage) RoundTrip() time.Duration { return s.queue.State().RoundTri
 // NotReturning makes the log learn what it removed as on MySQL. There DELETE does not return rows.
 func (s *SQLStorage) NotReturning() { s.writer.returning = false }
 
-// ParamsColumn gives the column parameters of a statement.
+// ParamsColumn returns the column parameters of a statement.
 func ParamsColumn(params string, prepared bool) string {
 	_, column := (&Statement{Params: params, Prepared: prepared}).encode()
 	return column

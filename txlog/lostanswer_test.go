@@ -323,7 +323,7 @@ func TestLostAnswerOnARealServerIsRecovered(t *testing.T) {
 			t.Errorf("got error %v, want ErrInDoubt", err)
 		}
 		testproxy.Await(t, struck)
-		// Nothing can be sent any more, so there is no doubt.
+		// No message can be sent any more, so there is no doubt.
 		if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err == nil || errors.Is(err, txlog.ErrInDoubt) {
 			t.Errorf("got error %v, want a definite one", err)
 		}

@@ -146,7 +146,7 @@ func TestFullDiskRefusesSQLiteAddsButNotRemovals(t *testing.T) {
 // withPragma returns the same database with a pragma for each new connection.
 func withPragma(db testdb.DB, pragma string) testdb.DB { return withSetting(db, "_pragma="+pragma) }
 
-// withSetting gives the same database by a DSN with one more setting.
+// withSetting returns the same database by a DSN with one more setting.
 func withSetting(db testdb.DB, setting string) testdb.DB {
 	separator := "?"
 	if strings.Contains(db.DSN, "?") {

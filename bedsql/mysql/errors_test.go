@@ -105,8 +105,8 @@ func TestPacketTooLargeForTheServerIsRefused(t *testing.T) {
 	}
 	defer large.Close()
 	_, err = large.Exec("INSERT INTO blobs VALUES ('" + strings.Repeat("x", limit+1000) + "')")
-	// The server answers with error 1153 and hangs up, or hangs up while the
-	// packet is still being written: then nobody can tell.
+	// The server answers with error 1153 and hangs up. If it hangs up while the packet is still
+	// being written, the error is unknown.
 	if c := classify(err); c != delivery.Refused && c != delivery.Unknown {
 		t.Errorf("%v is %v", err, c)
 	}

@@ -209,7 +209,7 @@ func (b *browser) becomes(part string) {
 	b.until("the page says "+part, fmt.Sprintf(`document.querySelector("main").innerText.includes(%q)`, part))
 }
 
-// tabTo presses Tab until the element has the focus, as somebody without a mouse does.
+// tabTo presses Tab until the element has the focus, like a user without a mouse.
 func (b *browser) tabTo(selector string) {
 	b.t.Helper()
 	script := fmt.Sprintf(`document.activeElement !== null && document.activeElement.matches(%q)`, selector)

@@ -158,7 +158,7 @@ func TestAnUpdateTakesNothingFromUnderThePointer(t *testing.T) {
 	b.quiet()
 }
 
-// rows waits until the list has n rows, and gives their ids.
+// rows waits until the list has n rows, and returns their ids.
 func (b *browser) rows(n int) (ids []string) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("the list has %d rows", n), fmt.Sprintf(`document.querySelectorAll("tbody a.id").length === %d`, n))

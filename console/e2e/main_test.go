@@ -106,7 +106,7 @@ func one(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// freeAddress is nobody else's until the test ends.
+// freeAddress is reserved until the test ends.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, kept, err := testdb.Listen(20000)

@@ -102,7 +102,7 @@ func TestLogPanicLeavesTheWriteUnlogged(t *testing.T) {
 	}
 }
 
-// It runs unlogged as configured, and nobody will deliver it.
+// It runs unlogged as configured, and no job will deliver it.
 func TestPanickingUnloggedWriteIsNotTakenForLogged(t *testing.T) {
 	t.Parallel()
 	e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog}, func(c *Config) { c.RunUnlogged = true })

@@ -10,7 +10,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 )
 
-// told gives the lines of a level, and forgets them.
+// told returns the lines of a level, and forgets them.
 func told(hook *logtest.Hook, level logrus.Level) (lines []string) {
 	for _, e := range hook.AllEntries() {
 		if e.Level == level {

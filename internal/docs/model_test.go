@@ -37,7 +37,7 @@ func names(text, pattern string) []string {
 	return slices.Compact(found)
 }
 
-// table gives the fields of the lines of a file of docs/model.
+// table returns the fields of the lines of a file of docs/model.
 func table(t *testing.T, file string, fields int) [][]string {
 	t.Helper()
 	var lines [][]string

@@ -38,7 +38,7 @@ func isName(e ast.Expr, name string) bool {
 	return ok && id.Name == name
 }
 
-// literal gives the text of a constant; ok is false for anything else.
+// literal returns the text of a constant; ok is false for other expressions.
 func literal(e ast.Expr) (text string, ok bool) {
 	b, ok := e.(*ast.BasicLit)
 	if !ok {

@@ -20,7 +20,7 @@ var targetOf = testdb.By[func(string) (delivery.Target, error)]{
 	MySQL: mysql.Target, Postgres: postgres.Target, SQLite: sqlite.Target,
 }
 
-// withTarget gives the rig a data source "target" beside its log.
+// withTarget adds a data source "target" to the rig, beside its log.
 func withTarget(t *testing.T, log, target testdb.DB) *rig {
 	t.Helper()
 	r := newRig(t, log)

@@ -274,7 +274,7 @@ func (s *finder) step(ctx context.Context, w where, r *span, size int) (rows whe
 	return rows, false, nil
 }
 
-// narrow reports whether so few rows match the filter's data source and state that sorting them is
+// narrow reports whether few rows match the filter's data source and state, so that sorting them is
 // cheap.
 func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 	name := f.DataSource

@@ -10,8 +10,8 @@ const (
 	// Applied: the receipt is there. Discarding the entry is safe, retrying it
 	// only removes it.
 	Applied Verdict = "applied"
-	// NotApplied: there is no receipt (yet), or an entry without receipts has had no attempt that
-	// may have been applied. Retrying applies it once; discarding gives it up.
+	// NotApplied: the receipt does not exist (yet); or the entry leaves no receipt, and none of its
+	// attempts may have been applied. Retrying applies it once; discarding gives it up.
 	NotApplied Verdict = "notApplied"
 	// NeverApplied: the receipt is void. It is not applied and never will be;
 	// the application has to do the work anew.

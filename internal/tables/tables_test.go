@@ -13,7 +13,7 @@ import (
 
 var flavors = testdb.By[sqltext.Flavor]{MySQL: sqltext.MySQL, Postgres: sqltext.Postgres, SQLite: sqltext.SQLite}
 
-// described gives the tables of a database's schemas.
+// described returns the tables of a database's schemas.
 func described(t *testing.T, driver string) []tables.Table {
 	t.Helper()
 	log, err := txlog.Schema(driver)

@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// session gives the server's number for the session of one connection.
+// session returns the server's number for the session of one connection.
 func (r *rig) session(on interface {
 	QueryRow(string, ...any) *sql.Row
 }) int {

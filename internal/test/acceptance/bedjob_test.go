@@ -115,7 +115,7 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 			t.Errorf("stats: %+v", stats)
 		}
 
-		// An operator makes room for one and gives the other up.
+		// An operator makes room for one and abandons the other.
 		r.exec("CREATE TABLE ledger (n INT PRIMARY KEY)")
 		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
 		wantBedJob(t, file, 2, []string{"--yes"}, "discard", discarded, "--reason", "the order was cancelled")

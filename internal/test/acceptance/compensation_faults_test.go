@@ -61,8 +61,7 @@ func TestEmptyCompensationRunsNothing(t *testing.T) {
 	})
 }
 
-// The write to the north is on its way while the group turns back, and arrives when all is
-// over.
+// The write to the north is in flight while the group is compensated, and arrives after the end.
 func TestForwardWriteThatHangsFindsTheGroupUndone(t *testing.T) {
 	t.Parallel()
 	eachGroupBehindProxy(t, func(t *testing.T, g *groupRig) {

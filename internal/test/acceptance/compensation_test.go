@@ -76,7 +76,7 @@ func TestJobUndoesAGroupWhosePartIsRefused(t *testing.T) {
 	}, noSyncRetry, hurried)
 }
 
-// Nobody calls End.
+// No End is called.
 func TestJobUndoesACommittedGroupByItself(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {

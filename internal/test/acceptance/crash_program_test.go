@@ -230,7 +230,7 @@ type crashScenario struct {
 	Logging bedsql.Logging
 }
 
-// byJob: there is no caller, the job delivers what is in the log.
+// byJob reports that there is no caller: the job delivers the log's entries.
 func (s *crashScenario) byJob() bool { return strings.HasPrefix(s.By, "job") }
 
 // ordered reports whether the writes are under one order key, and another each.

@@ -65,7 +65,7 @@ const (
 // newWorld makes the state shared by all runs of the test.
 func newWorld(t *testing.T) *world {
 	db, logDB := testdb.SQLite(t), testdb.SQLite(t)
-	// Nothing here has to survive a crash.
+	// This test needs no crash safety.
 	db.DSN += "&_pragma=synchronous(OFF)"
 	logDB.DSN += "&_pragma=synchronous(OFF)"
 	r := newRigWithLog(t, db, logDB, exactlyOnce)
@@ -245,8 +245,8 @@ func (w *world) runOn(t *rapid.T) {
 	}
 }
 
-// locked reports whether somebody stands within a local transaction and so
-// keeps all others from writing.
+// locked reports whether an actor stands within a local transaction and so keeps all others from
+// writing.
 func (w *world) locked() bool {
 	for _, a := range w.running {
 		if a.at == "COMMIT" {

@@ -183,7 +183,7 @@ func TestHTTPErrorRollsBackWhatIsRefused(t *testing.T) {
 	})
 }
 
-// A handler that gives up half-way has applied nothing, whatever its error looks like.
+// A handler that gives up half-way has applied no write, regardless of its error.
 func TestHTTPErrorInOpenTransactionAppliesNothing(t *testing.T) {
 	t.Parallel()
 	own := errors.New("out of stock")

@@ -499,8 +499,8 @@ func TestHTTPRefusalIsKeptAlthoughItsRowsWereRolledBack(t *testing.T) {
 	}
 }
 
-// What a handler writes elsewhere after it has rolled back is another write under the key, not
-// the request's.
+// After a rollback, the handler's writes elsewhere are separate writes under the key, not the
+// request's.
 func TestHTTPWriteAfterARollbackDoesNotTakeTheRequestsPlace(t *testing.T) {
 	t.Parallel()
 	eachHome(t, func(t *testing.T, r *rig) {

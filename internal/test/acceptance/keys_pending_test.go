@@ -90,8 +90,8 @@ func TestKeyOneCallerAppliesAndOthersReplay(t *testing.T) {
 	})
 }
 
-// waitingOrBusy is waiting; at a SQLite file, where nobody can be asked, it
-// counts the connections in use.
+// waitingOrBusy is waiting; for a SQLite file, which has no sessions to list, it counts the
+// connections in use.
 func (r *rig) waitingOrBusy() int {
 	r.t.Helper()
 	if r.db.Driver == testdb.DriverSQLite {
@@ -232,7 +232,7 @@ func TestKeyUnansweredCommitIsDecidedAndRepeatable(t *testing.T) {
 	}
 }
 
-// As above, but nobody tells its caller: the job finds out.
+// As above, but the caller gets no answer: the job finds out.
 func TestKeyCommitTheJobDecidedIsRepeatable(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, r *rig, p *testproxy.Proxy, _ *commits) {

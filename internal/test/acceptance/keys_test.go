@@ -139,7 +139,7 @@ func TestKeyRETURNINGSentAgainGivesTheSameRows(t *testing.T) {
 		if n := r.count("SELECT COUNT(*) FROM item"); n != 2 {
 			t.Errorf("there are %d items, want 2", n)
 		}
-		// The same key with rows that nobody asks for is the same request.
+		// The same key with unread rows is the same request.
 		ctx, k := keyed("returning")
 		if _, err := r.wrapped.ExecContext(ctx, r.q("INSERT INTO item (name, content, at, price) VALUES (?, ?, ?, ?), (?, NULL, NULL, NULL) RETURNING *"),
 			"a", []byte("\x00\xff"), at, 0.1, "b"); err != nil || !k.Replayed() {

@@ -87,8 +87,8 @@ var upsertItem = testdb.By[string]{
 func (a answer) judge(how string, err error) answer {
 	a.how, a.err = how, err
 	a.accepted = err == nil || errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrRowsUnknown) || errors.Is(err, txlog.ErrInDoubt)
-	// The log's own write was lost in doubt for longer than it is repeated:
-	// the caller learnt that nobody knows.
+	// The log's own write was in doubt for longer than it is repeated: the caller learned that the
+	// outcome is unknown.
 	a.unknown = errors.Is(err, txlog.ErrInDoubt)
 	return a
 }
@@ -167,8 +167,7 @@ func (w *killWriter) transaction(ctx context.Context, rollback bool) []answer {
 	return end("COMMIT", tx.Commit())
 }
 
-// soft is a soft transaction of several writes, each of which stands alone,
-// and perhaps of a local transaction.
+// soft is a soft transaction of several independent writes, and perhaps of a local transaction.
 func (w *killWriter) soft(ctx context.Context) []answer {
 	ctx, soft, err := bedsql.Begin(ctx)
 	if err != nil {
@@ -227,7 +226,7 @@ func TestWritesAroundAKilledServerAreApplied(t *testing.T) {
 					return kind.shared(t)
 				}
 				r := newRigWithLog(t, where(layout.target), where(layout.log), func(c *bedsql.Config) {
-					// What a writer could not hand over is free soon after.
+					// Entries that a writer could not hand over are free soon after.
 					c.Lease, c.LogTimeout = 2*time.Second, time.Second
 				})
 				r.killedAllOver(server)
@@ -369,7 +368,7 @@ func (r *rig) seed(from, to int) {
 	r.exec(query)
 }
 
-// parked gives the units that were parked.
+// parked returns the parked units.
 func (r *rig) parked() (why []string) {
 	for _, u := range r.logs() {
 		if u.Parked {

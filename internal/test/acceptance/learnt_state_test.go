@@ -124,8 +124,8 @@ func TestTransactionContinuedAfterAnErrorIsLogged(t *testing.T) {
 	}
 }
 
-// What MySQL's SET TRANSACTION says is for the next transaction: the application's,
-// not one of bed's own questions.
+// MySQL's SET TRANSACTION applies to the next transaction. That must be the application's, not one
+// of bed's own questions.
 func TestSetTransactionIsForTheApplicationsNextTransaction(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"BEGIN", "BeginTx"} {

@@ -125,8 +125,7 @@ func TestUnloggableUnitBeforeDDLEndsTheTransaction(t *testing.T) {
 		t.Errorf("the error is %v, want ErrNotLogged", err)
 	}
 	p.Accept()
-	// The session is outside of any transaction: what is written into the
-	// transaction now would be committed on its own.
+	// The session is outside of any transaction: a write now would be committed on its own.
 	if err := r.fails(tx, setBalance, 20, 2); !errors.Is(err, bedsql.ErrTransactionLost) {
 		t.Errorf("the error is %v, want ErrTransactionLost", err)
 	}

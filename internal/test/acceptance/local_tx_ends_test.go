@@ -277,8 +277,8 @@ func TestSyntaxErrorInAUnitIsReturned(t *testing.T) {
 	r.wantNoLog()
 }
 
-// With the bare driver, a caller that gives the connection back without a
-// ROLLBACK finds nothing to roll back: the database has done it.
+// With the bare driver, a caller that returns the connection without a ROLLBACK has no transaction
+// to roll back: the database has done so.
 func TestLostTransactionDoesNotStayInThePool(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))

@@ -71,7 +71,7 @@ func TestReplayIsAllOrNothing(t *testing.T) {
 		r.must(tx, "INSERT INTO account VALUES (3, 3)")
 		p.CutBefore(testproxy.Text("COMMIT"))
 		wantPending(t, tx.Commit())
-		// What the second statement needs is gone: the first must not stay alone.
+		// The second statement's column is gone: the first must not stay alone.
 		r.exec("ALTER TABLE account RENAME COLUMN balance TO amount",
 			"ALTER TABLE account ADD balance INT", "ALTER TABLE account ADD CHECK (id < 3)")
 		if report := r.runOnce(); report.Delivered != 0 || report.Parked != 1 {

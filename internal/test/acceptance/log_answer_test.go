@@ -257,7 +257,7 @@ func TestRefusalWithUnconfirmedRemovalIsPending(t *testing.T) {
 	})
 }
 
-// Nobody knows then whether there still is an entry that the job could deliver.
+// It is then unknown whether there still is an entry for the job to deliver.
 func TestRefusalWithUnansweredRemovalPromisesNoDelivery(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

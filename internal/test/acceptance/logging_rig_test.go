@@ -23,7 +23,7 @@ import (
 // fate is what happens to an entry, or of a write.
 type fate string
 
-// What happens to the entry.
+// The fates of an entry.
 const (
 	entryWritten fate = "written"
 	unwritable   fate = "cannot be written"
@@ -32,7 +32,7 @@ const (
 	doubtLate    fate = "in doubt, and comes late"
 )
 
-// What happens to the write.
+// The fates of a write.
 const (
 	applied        fate = "applied"
 	refusedByTable fate = "refused"
@@ -58,7 +58,7 @@ type fatedStorage struct {
 	before func(ctx context.Context)
 }
 
-// begin gives the entries of what comes now a fate.
+// begin sets the fate of the next entries.
 func (s *fatedStorage) begin(entry fate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func newFatedRig(t *testing.T, db testdb.DB, change ...func(*bedsql.Config)) *fa
 	return f
 }
 
-// begin gives what comes now a fate.
+// begin sets the fates of the next entry and write.
 func (f *fatedRig) begin(entry, write fate, point string) {
 	f.store.begin(entry)
 	f.mu.Lock()
@@ -282,7 +282,7 @@ var loggedWorks = []loggedWork{
 		}},
 }
 
-// twoInTransaction applies two increments, of which a half would be one.
+// twoInTransaction applies two increments; a half of them would be one.
 func twoInTransaction(f *fatedRig, ctx context.Context, row int, refused bool) error { //nolint:revive // as above
 	tx, err := f.wrapped.BeginTx(ctx, nil)
 	if err != nil {

@@ -71,7 +71,7 @@ func TestRuleHoldsAlongsideAndOnFailure(t *testing.T) {
 						if w.onlyOnce && guarantee != bedsql.ExactlyOnce {
 							continue
 						}
-						// What a connector has to learn of its target it knows then.
+						// After this, a connector knows its target.
 						row++
 						f.newRow(row)
 						if err := w.do(f, context.Background(), row, false); err != nil {
@@ -90,7 +90,7 @@ func TestRuleHoldsAlongsideAndOnFailure(t *testing.T) {
 							case guarantee == bedsql.ExactlyOnce:
 								want = c.alongsideX
 							}
-							// What one leaves behind would count for the next.
+							// Leftovers of one would count for the next.
 							if !t.Run(fmt.Sprintf("%s, entry %s, write %s", w.name, c.entry, c.write), func(t *testing.T) {
 								was := f.t
 								f.t = t

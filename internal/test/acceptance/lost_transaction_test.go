@@ -126,7 +126,7 @@ func TestTransactionLostDuringAQueryIsLost(t *testing.T) {
 	}
 }
 
-// As Galera does, among rows of which the first came already.
+// Like a Galera node, the procedure ends the transaction after its first rows have arrived.
 func TestTransactionGoneAfterItsRowsIsLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t), exactlyOnce)
@@ -224,8 +224,8 @@ func TestAnImplicitCommitThatFailedIsNoDelivery(t *testing.T) {
 	}
 }
 
-// An error of a statement of ours would be the one that says the transaction is
-// gone, and nobody would hear it.
+// An error of one of bed's own statements would announce the end of the transaction, and the caller
+// would not see it.
 func TestOnlyReceiptsRunInACallersTransaction(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

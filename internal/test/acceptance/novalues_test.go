@@ -169,8 +169,7 @@ func TestNoLogLineHoldsAParametersValue(t *testing.T) {
 	})
 }
 
-// quotingLog makes the log's own database refuse what is true of a row, and
-// quote a column of it.
+// quotingLog makes the log's own database refuse rows matching when, and quote a column of them.
 func quotingLog(driver, event, when, column string) []string {
 	switch driver {
 	case testdb.DriverMySQL:
@@ -223,7 +222,7 @@ func TestLogLinesHoldNoValuesFromTheLog(t *testing.T) {
 		if _, err := bareLog.Exec("UPDATE transaction_log SET last_error = NULL"); err != nil {
 			t.Fatal(err)
 		}
-		// Renewals too, so that the job gives up when its lease is over.
+		// This also covers renewals, so that the job gives up at the end of its lease.
 		trigger("UPDATE", "NEW.last_error IS NOT NULL OR NEW.lease_token = OLD.lease_token", "last_error")
 		exec() // its verdict cannot be written, and neither can the job's
 		if err := tx.End(t.Context()); err == nil {

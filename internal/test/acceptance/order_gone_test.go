@@ -180,7 +180,7 @@ func TestOpenTransactionWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 	})
 }
 
-// An entry that was deleted by hand holds nobody up, though nobody writes under its key again.
+// An entry deleted by hand does not block its key, even if there are no further writes under it.
 func TestJobFreesWhatWaitsBehindADeletedEntry(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {

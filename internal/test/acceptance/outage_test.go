@@ -29,7 +29,7 @@ func (r *rig) leave(n int, query string, args ...any) {
 	}
 }
 
-// deadAddr is an address at which nobody listens.
+// deadAddr is an unused address.
 func deadAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -44,7 +44,7 @@ func TestQueryRowIsDeliveredDespiteLateContextEnd(t *testing.T) {
 	})
 }
 
-// slowly is a statement that runs until somebody ends it.
+// slowly is a statement that runs until it is killed.
 func slowly(r *rig, statement string) string {
 	if r.db.Driver == testdb.DriverSQLite {
 		return statement + " AND (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 3000000) SELECT max(n) FROM c) > 0"
@@ -274,7 +274,7 @@ func TestOutcomesOfAnEndThatLoggedNothing(t *testing.T) {
 	})
 }
 
-// What the other goroutine's write comes to is not known to this End.
+// This End cannot know the outcome of the other goroutine's write.
 func TestEndWithEndedContextIsUnknown(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

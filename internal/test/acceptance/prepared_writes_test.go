@@ -24,8 +24,8 @@ var sentOtherwise = []struct {
 	insert       string
 	arg          any
 	stored       string
-	// byText: pgx sends every text as prepared of which a prepared statement is
-	// open on the connection.
+	// byText means that pgx sends every text as prepared if the connection has an open prepared
+	// statement of it.
 	byText bool
 }{
 	{"interpolated bytes", testdb.MySQL, "interpolateParams", "true",

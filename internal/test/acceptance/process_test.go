@@ -143,7 +143,7 @@ func (p *process) kill() {
 	}
 }
 
-// terminate sends SIGTERM and gives the exit status.
+// terminate sends SIGTERM and returns the exit status.
 func (p *process) terminate() int {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -152,7 +152,7 @@ func (p *process) terminate() int {
 	return p.status()
 }
 
-// status waits for the end of the process and gives its exit status.
+// status waits for the end of the process and returns its exit status.
 func (p *process) status() int {
 	p.t.Helper()
 	waitFor(p.t, "the process ended", p.dead)
@@ -177,8 +177,8 @@ func (p *process) counted() (delivered, lost int) {
 	return delivered, lost
 }
 
-// jobFile writes a configuration of bed-job for a log, the targets by the
-// names of their data sources, and what is to stand in jobConfig.
+// jobFile writes a configuration of bed-job with a log, targets by data source, and the content of
+// jobConfig.
 func jobFile(t testing.TB, log testdb.DB, targets map[string]testdb.DB, jobConfig string) string {
 	t.Helper()
 	var b strings.Builder

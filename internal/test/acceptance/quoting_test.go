@@ -9,8 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// What is between quotes is read as the session reads it, whether its DSN says
-// how or the server.
+// Quotes are read as the session reads them, whether the DSN or the server sets that.
 func TestAmbiguousQuotesAreReadAsOneWrite(t *testing.T) {
 	t.Parallel()
 	plain := "UPDATE account SET note = 'C:\\', balance = CASE WHEN note = '; DELETE FROM account; --' THEN 0 ELSE 90 END WHERE id = 1"

@@ -93,7 +93,7 @@ func TestChangedReceiptSchemaIsRefusedUntilMigration(t *testing.T) {
 					r.forgetsSchema()
 				}
 				r.wantRefusedElsewhere(r.open(at(c.to).DSN))
-				// Whoever goes on as before is not disturbed.
+				// Applications with the old setting are not disturbed.
 				for range 2 {
 					_, replayed := r.mustSendUnder("k", increment, 1, 1)
 					wantReplayed(t, replayed, true)

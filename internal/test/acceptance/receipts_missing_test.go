@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// reader gives the DSN of an account with rights on the table account alone.
+// reader returns the DSN of an account with rights on the table account alone.
 func (r *rig) reader(rights string) (dsn string) {
 	limited, _ := r.withoutCreate()
 	name := "lim_" + limited.Name[max(0, len(limited.Name)-24):]

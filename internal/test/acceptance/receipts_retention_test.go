@@ -274,7 +274,7 @@ func TestReceiptRetentionBeginsWhenItsEntryIsGone(t *testing.T) {
 		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint) VALUES ('key', 'key', ?, 0, 1, 1, 'f')", r.storage.Identity())
 		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES ('new', 'new', ?, 0, ?, 1)", r.storage.Identity(), time.Now().UnixMilli())
 		inLog := true
-		// purge passes some time, purges and tells what is left.
+		// purge lets time pass, purges and checks the remaining receipts.
 		purge := func(passes time.Duration, want ...string) {
 			t.Helper()
 			r.receiptsAge(passes)

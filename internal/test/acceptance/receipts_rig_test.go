@@ -17,9 +17,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// commits follows the messages of a proxy to tell those that commit a unit
-// with its receipt, whatever form a dialect gives them: COMMIT by itself, or
-// one message that does it all, in text or prepared.
+// commits follows the messages of a proxy and recognizes those that commit a unit with its receipt,
+// in each form of a dialect: COMMIT by itself, or one message for everything, as text or prepared.
 type commits struct {
 	mu sync.Mutex
 	// whole: MySQL's driver has prepared a statement that writes the receipt
@@ -59,8 +58,7 @@ func (c *commits) follow(message []byte) bool {
 	return false
 }
 
-// parts gives the messages of PostgreSQL's that were sent as one, with their
-// first two texts.
+// parts splits PostgreSQL messages sent together, and passes their first two texts to f.
 func parts(message []byte, f func(kind byte, fields [][]byte)) {
 	for len(message) >= 5 {
 		size := 1 + int(binary.BigEndian.Uint32(message[1:]))
@@ -119,7 +117,7 @@ func receiptsOf(r *rig) attempt.Receipts {
 	return attempt.Receipts{LogIdentity: r.storage.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention}
 }
 
-// receipts counts what is in the target's table of receipts.
+// receipts counts the rows of the target's table of receipts.
 func (r *rig) receipts() int {
 	r.t.Helper()
 	return r.count("SELECT COUNT(*) FROM bed_receipt")

@@ -79,7 +79,7 @@ func TestAtLeastOnceRefusalAwaitsItsEntrysRemoval(t *testing.T) {
 		if !errors.As(err, &pending) || !pending.Parked {
 			t.Fatalf("got %v, want that it is parked", err)
 		}
-		// What refused it is gone when the first INSERT arrives.
+		// The reason for the refusal is gone when the first INSERT arrives.
 		r.exec("DELETE FROM account")
 		u := late.added[0]
 		if err := late.Storage.Add(t.Context(), time.Second, &u); err != nil {

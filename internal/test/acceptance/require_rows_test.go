@@ -462,7 +462,7 @@ func TestReturnedRowsAreWhatIsRequired(t *testing.T) {
 			if err := tx.Commit(); err != nil {
 				t.Error(err)
 			}
-			// Without RETURNING nobody says how many rows a Query changed.
+			// Without RETURNING, the number of rows changed by a Query is unknown.
 			rows, err := r.wrapped.QueryContext(one, r.q(take), 1, 1)
 			if err == nil {
 				_ = rows.Close()

@@ -207,7 +207,7 @@ func placeholders(driver, query string) string {
 	return string(out)
 }
 
-// logs gives what the log holds.
+// logs returns the log's units.
 func (r *rig) logs() []*txlog.Unit {
 	r.t.Helper()
 	units, err := r.storage.List(context.Background(), txlog.Filter{})

@@ -213,8 +213,7 @@ func (r *rig) running(text string) func() {
 		query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() " +
 			"AND state = 'active' AND query LIKE '" + text + "%'"
 	case testdb.DriverSQLite:
-		// Nobody can be asked. A write lock that is taken shows it: BEGIN
-		// IMMEDIATE fails.
+		// SQLite has no sessions to list. A taken write lock shows it: BEGIN IMMEDIATE fails.
 		return func() {
 			conn, err := impatient(r.db).Open(r.t).Conn(context.Background())
 			if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// accountOf makes an account of PostgreSQL's, and gives the database as it reaches
-// it.
+// accountOf makes a PostgreSQL account, and returns the database as seen by it.
 func (r *rig) accountOf(t *testing.T, name string, also ...string) testdb.DB {
 	t.Helper()
 	name = name + "_" + r.db.Name
@@ -33,8 +32,8 @@ func (r *rig) accountOf(t *testing.T, name string, also ...string) testdb.DB {
 	return db
 }
 
-// What the account of the application decides of its session, the entry says: a
-// job with another one delivers there, and the same, or not at all.
+// The entry records the application account's effects on its session. A job with another account
+// delivers to the same place with the same effect, or not at all.
 func TestJobOfAnotherAccountDeliversLikeTheApplication(t *testing.T) {
 	t.Parallel()
 	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {

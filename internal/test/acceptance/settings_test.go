@@ -67,7 +67,7 @@ func (r *rig) deliverTo(t *testing.T, dataSource, dsn string) asyncjob.Report {
 		t.Fatal(err)
 	}
 	for _, u := range r.logs() {
-		// What was pushed back rests; an operator makes it due.
+		// A unit pushed back rests; an operator makes it due.
 		if err := r.storage.Retry(context.Background(), u.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// What no packet to the log's server can hold is refused for good, whichever way it is logged.
+// An entry too large for a packet to the log's server is refused for good, in every way of logging.
 func TestWriteTooLargeForItsLogIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

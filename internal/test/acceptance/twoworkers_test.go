@@ -30,9 +30,9 @@ func logsFor(db testdb.DB) int {
 	return manyLogs
 }
 
-// abandon writes n entries of writers that vanished: one statement each, with
-// the number of the log, from 1, as its first parameter and then args. Their
-// leases are made to have run out, all at once, so that nobody finds a part.
+// abandon writes n entries of vanished writers, each with one statement. Its parameters are the
+// number of the log, from 1, and then args. All leases end at once, so that no job finds only a
+// part.
 func (r *rig) abandon(n int, query string, args ...any) {
 	r.t.Helper()
 	tgt := targetOf(r.t, r.db)
@@ -143,7 +143,7 @@ func TestTwoJobProcessesDeliverEachLogOnce(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		r.patientTarget()
-		// Nothing here stops a second application: it would be a second row.
+		// This table does not prevent a second application: it would be a second row.
 		r.exec("CREATE TABLE applied (log_no INT NOT NULL)")
 		file := r.jobFile(`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, transactionLogFetchDataCount: 50`)
 		workers := []*process{start(t, "bed-job", "run", "-c", file), start(t, "bed-job", "run", "-c", file)}
@@ -222,7 +222,7 @@ func TestTerminatedJobReturnsItsClaims(t *testing.T) {
 		r := newRig(t, db)
 		r.patientTarget()
 		r.exec("CREATE TABLE applied (log_no INT NOT NULL)")
-		// The leases outlast the test: what is not given back stays.
+		// The leases outlast the test: unreleased units stay.
 		file := r.jobFile(`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, transactionLogFetchDataCount: 50, leaseMillis: 3600000`)
 		ending, staying := start(t, "bed-job", "run", "-c", file), start(t, "bed-job", "run", "-c", file)
 		ending.until("bed-job is running")

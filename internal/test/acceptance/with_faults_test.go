@@ -90,7 +90,7 @@ func TestLostCommitOfWithDeliversNothing(t *testing.T) {
 	})
 }
 
-// Nothing is left in the log by which End could find out.
+// The log has no trace from which End could find out.
 func TestLostCommitOfWithWithoutEntriesIsUnknown(t *testing.T) {
 	t.Parallel()
 	eachWithServer(t, func(t *testing.T, w *withRig) {

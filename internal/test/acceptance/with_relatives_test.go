@@ -83,7 +83,7 @@ func TestSqlxTransactionCarriesEntriesOfWith(t *testing.T) {
 	})
 }
 
-// What is sent again under its key is applied once, by whichever transaction.
+// A request repeated under its key is applied once, by either transaction.
 func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {
@@ -118,7 +118,7 @@ func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
 	})
 }
 
-// The transaction at home is itself under a key: sent again, it runs no more.
+// The transaction at home is itself under a key: a repetition does not run.
 func TestKeyedTransactionAtHomeRecordsOnce(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -178,7 +178,7 @@ func TestPostgresLogOfWithInItsOwnSchema(t *testing.T) {
 	}
 }
 
-// No setting of the transaction's session changes what is recorded.
+// No setting of the transaction's session changes its entries.
 func TestSessionOfWithDoesNotChangeItsEntries(t *testing.T) {
 	t.Parallel()
 	for driver, settings := range map[string][]string{

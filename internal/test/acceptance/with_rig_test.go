@@ -115,7 +115,7 @@ func (b *begun) commit() {
 
 func (b *begun) end() error { return b.soft.End(context.Background()) }
 
-// atHome gives the balance of account 1 at home.
+// atHome returns the balance of account 1 at home.
 func (w *withRig) atHome() (n int) {
 	w.t.Helper()
 	if err := w.bare.QueryRow("SELECT balance FROM account WHERE id = 1").Scan(&n); err != nil {

@@ -91,7 +91,7 @@ func (m *marathon) within(role string, from, to time.Duration) (in []sample) {
 	return in
 }
 
-// tell gives the median of each figure in a part of the run.
+// tell logs the median of each figure in a part of the run.
 func (m *marathon) tell(part string, from, to time.Duration) {
 	for _, role := range []string{theApplication, theJob} {
 		in := m.within(role, from, to)

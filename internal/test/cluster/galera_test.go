@@ -261,7 +261,7 @@ func sixJobs(t *testing.T, c *testdb.Cluster) {
 		w.tally.note(bedsql.ErrPending)
 		w.tally.journal(int64(i), bedsql.ErrPending, w.sites[0], "for the jobs")
 		if len(batch) == cap(batch) || i == units-1 {
-			// Nobody renews the lease: they are the jobs' soon.
+			// No writer renews the lease: the jobs can soon claim them.
 			if err := w.sites[i/500%len(w.sites)].storage.Add(t.Context(), 10*time.Second, batch...); err != nil {
 				t.Fatal(err)
 			}

@@ -62,7 +62,7 @@ func quiet() *logrus.Logger {
 	return l
 }
 
-// named gives a DSN with the name of the data source.
+// named adds the name of the data source to a DSN.
 func named(db testdb.DB) string {
 	if db.Driver == testdb.DriverPostgres && !strings.HasPrefix(db.DSN, "postgres") {
 		return db.DSN + " bedDataSource=" + dataSource

@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 
 var log = txlog.NewMemory()
 
-// register gives each kind of database a driver for each guarantee, and the
-// name of it.
+// register registers a driver for each kind of database and each guarantee.
 var register = sync.OnceValue(func() error {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)

@@ -15,7 +15,7 @@ func TestEveryMutantStillApplies(t *testing.T) {
 	}
 }
 
-// loaded gives the repository's root and its mutants.
+// loaded returns the repository's root and its mutants.
 func loaded(t *testing.T) (root string, all []mutant) {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", "..", ".."))

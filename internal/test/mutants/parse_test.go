@@ -81,7 +81,7 @@ func parse(text string) (m mutant, err error) {
 	return m, nil
 }
 
-// apply gives the files of the repository at root as the mutant has them.
+// apply returns the mutant's versions of files in the repository at root.
 func (m mutant) apply(root string) (files map[string]string, err error) {
 	files = map[string]string{}
 	for _, e := range m.edits {

@@ -10,8 +10,9 @@ import (
 
 // This file has the histories of writers under order keys.
 
-// inOrder: the attempt of a write comes late, or a job or somebody else is in its way, and
-// an operator may give it up before others under its key go on. The log is in memory.
+// inOrder disturbs writes under order keys: an attempt comes late, a job or another actor gets in
+// the way, and an operator may discard an entry before others under its key go on. The log is in
+// memory.
 var inOrder = &focus{kinds: orderedKinds, wide: true, ordered: true, inMemory: true, begin: beginOrder}
 
 // inOrderInSQL is the same with the log in SQL, and entries in a transaction at the log.

@@ -404,7 +404,7 @@ type actor struct {
 	process *process
 	done    chan struct{}
 	since   time.Time
-	// free: its messages are held no more.
+	// free means that its messages are not held any more.
 	free bool
 }
 

@@ -59,7 +59,7 @@ type world struct {
 	focus *focus
 	// slowLog keeps entries in flight to the log while other messages go on.
 	slowLog bool
-	// calm: nothing goes wrong, and nobody waits for longer than a lease.
+	// calm means that there are no faults, and that no actor waits for longer than a lease.
 	calm bool
 	// denied: a target refused an attempt for want of a right.
 	denied  bool

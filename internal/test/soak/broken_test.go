@@ -20,8 +20,8 @@ func TestJudgeFindsThatAtLeastOnceAppliesTwice(t *testing.T) {
 	doubles(t, bedsql.AtLeastOnce, func(context.Context, *world) {})
 }
 
-// TestTheJudgeFindsThatAReceiptWasRemoved runs them exactly once, and somebody
-// removes receipts behind their back.
+// TestTheJudgeFindsThatAReceiptWasRemoved runs them under ExactlyOnce, and removes receipts behind
+// their back.
 func TestTheJudgeFindsThatAReceiptWasRemoved(t *testing.T) {
 	t.Parallel()
 	doubles(t, bedsql.ExactlyOnce, func(ctx context.Context, w *world) {

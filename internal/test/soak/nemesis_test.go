@@ -224,7 +224,7 @@ func (n *nemesis) proxy() *testproxy.Proxy {
 	return d.proxies[n.rng.IntN(3)/2] // the application's more often
 }
 
-// message gives a way to choose one.
+// message returns a random condition on messages.
 func (n *nemesis) message() func([]byte) bool {
 	match := []func([]byte) bool{
 		testproxy.Text("COMMIT"), testproxy.Text("bed_receipt"), testproxy.Text("UPDATE account"), testproxy.Text("INSERT"),

@@ -82,7 +82,7 @@ func fromEnv(t *testing.T) (o options, long bool) {
 	return o, long
 }
 
-// durationOr reads a duration, or gives the usual one for an empty text.
+// durationOr reads a duration; an empty text means the usual one.
 func durationOr(usual time.Duration, text string) (time.Duration, error) {
 	if text == "" {
 		return usual, nil
@@ -259,7 +259,7 @@ func (w *world) rows(d *database, query string, read func(scan func(...any) erro
 	}
 }
 
-// tell gives the figures of a run.
+// tell logs the figures of a run.
 func (w *world) tell(h *History, struck map[string]int) {
 	kinds, parked := map[string]map[Outcome]int{}, 0
 	outcomes, answered := map[string][]Outcome{}, map[string]bool{}

@@ -16,7 +16,7 @@ import (
 // home is the log's database with rows of an application: effects alone.
 const home = "home"
 
-// nobody is no account.
+// nobody is the id of a missing account.
 const nobody = 999
 
 func unmet(rng dice) []Step {

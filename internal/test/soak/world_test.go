@@ -266,7 +266,7 @@ func (p *process) signal(sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(sig) // of one that has ended
 }
 
-// terminate ends it in order and gives its status.
+// terminate ends a process in order, and demands success.
 func (w *world) terminate(p *process) {
 	w.t.Helper()
 	for begun := time.Now(); !w.began(p) && time.Since(begun) < time.Minute; {
@@ -276,7 +276,7 @@ func (w *world) terminate(p *process) {
 	w.ended(p)
 }
 
-// ended waits for the end of a process that was told to end, and demands success.
+// ended waits for a process to end as requested, and demands success.
 func (w *world) ended(p *process) {
 	w.t.Helper()
 	select {

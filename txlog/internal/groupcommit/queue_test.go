@@ -76,8 +76,8 @@ func newQueue(d *database, change func(*Options)) *Queue[string] {
 
 func row(name string) *letter { return &letter{Body: name, Rows: 1, Bytes: 1, For: time.Minute} }
 
-// held runs a write for each name while the queue is held, and gives their
-// errors and doubts when it was let go.
+// held runs a write for each name while the queue is held. After its release, it returns their
+// errors and doubts.
 func held(q *Queue[string], names string, contexts ...context.Context) (errs []error, doubts []bool) {
 	release := q.Hold()
 	errs, doubts = make([]error, len(names)), make([]bool, len(names))

@@ -64,7 +64,7 @@ func TestAmendConfirmsRefusesAndLeavesParked(t *testing.T) {
 	if got, err := st.Get(t.Context(), u.ID); err != nil || !got.Parked || got.Statements[0].SQL != sql || got.Statements[0].Params != "[4712]" {
 		t.Errorf("the entry is %+v, %v", got, err)
 	}
-	// What show prints is taken.
+	// Output of show is accepted as input.
 	var shown struct {
 		Statements []struct {
 			Parameters      json.RawMessage

@@ -8,7 +8,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// keyless gives a table of bed's without its primary key.
+// keyless makes one of bed's tables without its primary key.
 func keyless(t *testing.T, in *installed, db testdb.DB, table string) {
 	t.Helper()
 	ofTarget := table != "transaction_log"

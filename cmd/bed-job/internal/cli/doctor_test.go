@@ -63,7 +63,7 @@ func (in *installed) exec(db testdb.DB, scripts ...string) {
 	}
 }
 
-// doctor runs the command and gives its exit status and report.
+// doctor runs the command and returns its exit status and report.
 func (in *installed) doctor(a app) (int, doctor.Report, string) {
 	in.t.Helper()
 	var b strings.Builder
@@ -121,7 +121,7 @@ func (in *installed) wrongFor(a app, check, remedy string) {
 	}
 }
 
-// with gives a database's DSN other parameters.
+// with adds parameters to a database's DSN.
 func with(db testdb.DB, params string) testdb.DB {
 	sep := "?"
 	if strings.Contains(db.DSN, "?") {

@@ -13,8 +13,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// twoLogs writes a configuration with two logs in SQLite files and a target, and
-// gives the logs.
+// twoLogs writes a configuration with two logs in SQLite files and a target, and returns the logs.
 func twoLogs(t *testing.T) (h *harness, target *sql.DB, logs []*txlog.SQLStorage) {
 	t.Helper()
 	dir := t.TempDir()
