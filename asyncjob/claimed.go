@@ -19,11 +19,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// shortly is how long a unit rests that may well be delivered then: its receipt
-// was being written by another attempt, or the data source took no writes.
+// shortly is how long a unit rests with good prospects: another attempt was writing its
+// receipt, or the data source was read-only.
 const shortly = time.Second
 
-// contendedMost is for how long contention is no try.
+// contendedMost is how long contention does not count as a try.
 const contendedMost = 24 * time.Hour
 
 type kind uint8
@@ -38,8 +38,8 @@ const (
 	kinds
 )
 
-// result is what happened to a claimed unit, and how it is known. The zero value
-// is of one that is lost.
+// result is the outcome of a claimed unit, and its evidence. The zero value means a lost
+// unit.
 type result struct {
 	kind    kind
 	assumed bool
@@ -53,43 +53,42 @@ func (r result) count(c *DataSourceReport) {
 	}
 }
 
-// claimed is a unit that this job owns: one attempt is made at it, and judged.
+// claimed is a unit that this job owns: the job makes one attempt and judges it.
 type claimed struct {
 	*txlog.Unit
 	drain *drain
 	lease *lease.Kept
-	// joined: it was delivered together with others.
+	// joined is set if it was delivered together with others.
 	joined bool
 	result result
-	// was is the kind of result with which its worker left it.
+	// was is the kind of result left by its worker.
 	was kind
-	// kind is that of units like it; nil if that is not known. counted is the count of its
-	// queue that it is in. tried: an attempt at it, not a receipt, failed.
+	// kind is its kind; nil if unknown. counted is its count in the queue, if any. tried is set
+	// after a failed attempt, other than one on a receipt.
 	kind    *kindOfUnit
 	counted *int
 	tried   bool
-	// first: it is the first that its worker took at a time.
+	// first is set for the first of the units that its worker took together.
 	first bool
-	// failed are the attempts that failed, for operators.
+	// failed holds the failed attempts, for operators.
 	failed []txlog.Attempt
 }
 
-// joins reports whether there is nothing special about the unit: it is to be
-// delivered now, and its outcome does not depend on a receipt or an earlier
-// attempt.
+// joins reports whether the unit can share a transaction: it is due for delivery now, and
+// its outcome does not depend on a receipt or an earlier attempt.
 func (u *claimed) joins() bool {
 	d := u.drain
 	return d.src != nil && d.ctx.Err() == nil && d.down.get() == nil && !u.lease.Lost() &&
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Undo == nil && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
 }
 
-// failedBefore reports whether u, or what is like it, failed at its last attempt.
+// failedBefore reports whether the last attempt at u, or the last ones at its kind, failed.
 func (u *claimed) failedBefore() bool {
 	return u.Tries > 0 || u.ContendedFrom > 0 || u.kind != nil && u.kind.failed >= failsAt
 }
 
-// rested reports whether the unit was given back in this round before, and by no operator
-// retried since.
+// rested reports whether the unit was given back earlier in this round, without a retry by
+// an operator since.
 func (u *claimed) rested() bool {
 	_, met := u.drain.rested.Load(u.ID)
 	return met && !u.AtOnce
@@ -153,7 +152,7 @@ func (u *claimed) deliver() result {
 	return u.judge(a)
 }
 
-// judge decides what an attempt means for the unit.
+// judge decides about the unit after an attempt.
 func (u *claimed) judge(a try) result {
 	d := u.drain
 	if u.lease.Lost() {
@@ -200,7 +199,7 @@ func (u *claimed) judge(a try) result {
 		}
 		return u.park(a.Outcome, verdict, verdict.Err)
 	case a.OnReceipt:
-		// Another attempt of it is in flight, or just was: no try.
+		// Another attempt is in flight, or was just now: this is not a try.
 		verdict.After = shortly
 		return u.pushBack(verdict)
 	case a.Class == delivery.Contention:
@@ -216,8 +215,8 @@ func (u *claimed) judge(a try) result {
 	return u.retryLater(a, verdict)
 }
 
-// contended judges an attempt that met other transactions: that says nothing of the unit,
-// and no try is counted, for a day.
+// contended judges an attempt that met other transactions. The unit is not at fault: for a
+// day this does not count as a try.
 func (u *claimed) contended(a try, verdict txlog.Verdict) result {
 	verdict.Contended = true
 	took := time.Duration(0)
@@ -233,7 +232,7 @@ func (u *claimed) contended(a try, verdict txlog.Verdict) result {
 	return u.pushBack(verdict)
 }
 
-// retryLater judges an attempt after which another may succeed.
+// retryLater judges an attempt that may succeed later.
 func (u *claimed) retryLater(a try, verdict txlog.Verdict) result {
 	d, cfg := u.drain, &u.drain.job.cfg
 	said := d.src.describe(a.Err)
@@ -245,8 +244,8 @@ func (u *claimed) retryLater(a try, verdict txlog.Verdict) result {
 		if d.flight.Err() != nil {
 			verdict.Err = ""
 		}
-		// The unit rests all the same: should it be what brings the data
-		// source down, those after it come first next time.
+		// The unit rests all the same: if it brings the data source down, the units after it come
+		// first next time.
 		verdict.After = cfg.retryDelay(max(u.Tries, 1))
 		return u.pushBack(verdict)
 	}
@@ -262,7 +261,7 @@ func (u *claimed) retryLater(a try, verdict txlog.Verdict) result {
 	return u.park(a.Outcome, verdict, said)
 }
 
-// delivered leaves the unit to be removed.
+// delivered leaves the unit to its removal.
 func (u *claimed) delivered(out attempt.Outcome) result {
 	if out.Found {
 		u.logger().WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
@@ -273,8 +272,8 @@ func (u *claimed) delivered(out attempt.Outcome) result {
 	return result{kind: delivered, assumed: out.Assumed, found: out.Found}
 }
 
-// look asks for the unit's receipt: whatever keeps the unit from being delivered,
-// an earlier attempt may have applied it.
+// look looks up the unit's receipt: despite an obstacle to its delivery, an earlier attempt
+// may have applied it.
 func (u *claimed) look() (met attempt.Outcome) {
 	if u.Receipt == "" || u.Undo != nil || u.drain.src == nil {
 		return attempt.Outcome{}
@@ -282,16 +281,16 @@ func (u *claimed) look() (met attempt.Outcome) {
 	return u.lookAt(u.drain.src, u.Unit)
 }
 
-// lookAt looks for the receipt of a unit on src.
+// lookAt looks up the receipt of a unit on src.
 func (u *claimed) lookAt(src *source, of *txlog.Unit) attempt.Outcome {
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
 	defer cancel()
 	return src.look(ctx, of)
 }
 
-// park leaves the unit for an operator, unless its receipt shows that it is
-// applied. While that cannot be found out no operator is alarmed. said is what a
-// log line may tell of why: no value of the application's.
+// park leaves the unit for an operator, unless its receipt proves its delivery. After a
+// failed lookup it does not alarm an operator yet. said is the reason for a log line,
+// without values of the application.
 func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) result {
 	if !out.Voided { // else its receipt says that it is not
 		switch met := u.look(); {
@@ -320,7 +319,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 	return r
 }
 
-// remove erases the entries of a refusal that its caller got.
+// remove erases the entries of a refusal after its caller's answer.
 func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
@@ -336,8 +335,8 @@ func (u *claimed) remove(out attempt.Outcome) result {
 	return result{kind: refused}
 }
 
-// block pushes the unit back for a reason that only an operator can fix, unless
-// its receipt shows that it is applied.
+// block pushes the unit back for a reason that only an operator can fix, unless its receipt
+// proves its delivery.
 func (u *claimed) block(cause error) result {
 	said, ok := u.drain.src.needsOperator(cause)
 	if !ok {
@@ -355,8 +354,8 @@ func (u *claimed) block(cause error) result {
 // pushBack gives the unit back without a try.
 func (u *claimed) pushBack(verdict txlog.Verdict) result { return u.release(verdict, pushedBack) }
 
-// release gives the unit up with a verdict that means as; it is lost if that could
-// not be written within a lease.
+// release gives the unit up with a verdict and returns the result as; lost if writing the
+// verdict failed for the duration of a lease.
 func (u *claimed) release(verdict txlog.Verdict, as kind) result {
 	job := u.drain.job
 	verdict.Attempts = u.failed
@@ -380,7 +379,7 @@ func (u *claimed) release(verdict txlog.Verdict, as kind) result {
 	return result{kind: as}
 }
 
-// leaseLost says nothing to the log: the unit is somebody else's.
+// leaseLost makes no write to the log: the unit has another owner.
 func (u *claimed) leaseLost() result {
 	u.logger().Warn("the lease was lost: the outcome of the unit is unknown, another job may be delivering it")
 	return result{kind: lost}
@@ -394,7 +393,7 @@ func (u *claimed) publish(t listener.EventType, out attempt.Outcome, took time.D
 	}
 }
 
-// attempted publishes how an attempt ended.
+// attempted publishes the end of an attempt.
 func (u *claimed) attempted(a try) {
 	u.tried = u.tried || !a.Delivered() && !a.NoConn
 	t := listener.ExecuteSuccess
@@ -404,7 +403,7 @@ func (u *claimed) attempted(a try) {
 	u.publish(t, a.Outcome, a.took)
 }
 
-// logger never gets a parameter's value: only what names the unit.
+// logger never gets a parameter's value, only the names of the unit.
 func (u *claimed) logger() logrus.FieldLogger {
 	return u.drain.logger().WithFields(logrus.Fields{"entry": u.ID, "transaction": u.TransactionID, "tries": u.Tries})
 }

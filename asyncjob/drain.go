@@ -17,54 +17,55 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A drain first claims this many units, and this many for each worker.
+// A drain's first claim has this many units, or this many for each worker.
 const (
 	firstClaim     = 64
 	firstPerWorker = 4
 )
 
 const (
-	// lookEvery is how often what is due is looked for while deliveries go on.
+	// lookEvery is how often the drain looks for due units while deliveries go on.
 	lookEvery = time.Second
-	// slowKept is how many units that failed before wait in memory at the most.
+	// slowKept is the maximum number of waiting units in memory that failed before.
 	slowKept = 64
-	// walkRest is how many times as long as a walk took the job rests before the next one.
+	// walkRest times the duration of a walk is the rest before the next one.
 	walkRest = 10
 )
 
-// drain is one round's work on one data source. It shares nothing with those
-// of other data sources, so that a slow one costs them nothing.
+// drain is one round's work on one data source. It shares no state with other data sources,
+// so that a slow one costs them nothing.
 type drain struct {
 	*shutdown
 	job   *Job
 	tally *tally
 	name  string
 	src   *source // nil: the data source is not among the targets
-	// counts is for what operators read of minutes.
+	// counts is for the operators' statistics of minutes.
 	counts *journal.Tally
 
-	// probing is held during a probe, so that connections that break together
-	// make one probe fail and not many.
+	// probing is held during a probe, so that connections that break together cause a single
+	// failed probe.
 	probing sync.Mutex
 
-	// down is why the data source became unreachable in this round.
+	// down is the reason why the data source became unreachable in this round.
 	down cause
 	// rested holds the ids of the units that were given back in this round. The round tries
 	// no unit twice, however short its rest.
 	rested sync.Map
-	// blocked is the first reason for which units wait for an operator.
+	// blocked is the first reason for units to wait for an operator.
 	blocked cause
-	// noReceipts is why none can be delivered that leaves a receipt; for an operator too.
+	// noReceipts is the reason against all deliveries with a receipt; also for an operator.
 	noReceipts cause
 	delivered  atomic.Bool
-	// again: this round does not serve the data source once more.
+	// again is set if this round does not serve the data source once more.
 	again    bool
 	failures failures
-	// freed: units under order keys have left the log, and others may be due since.
+	// freed is set once units under order keys have left the log, so that others may have
+	// become due.
 	freed atomic.Bool
 }
 
-// cause is the first error that was given as the reason of something.
+// cause is the first error of several.
 type cause struct{ first atomic.Pointer[error] }
 
 // set reports whether err is the first.
@@ -86,16 +87,15 @@ func newDrain(s *shutdown, t *tally, name string) *drain {
 
 func (d *drain) note(change func(*DataSourceReport)) { d.tally.note(d.name, change) }
 
-// notWritten has the round end with an error: the log did not take what the job
-// had to say, and the leases of the units are left to run out.
+// notWritten makes the round end with an error after a failed write to the log. The leases
+// of the units then run out.
 func (d *drain) notWritten(what string, err error) {
 	if !errors.Is(err, txlog.ErrLeaseLost) {
 		d.tally.failed(&notWrittenError{fmt.Sprintf("asyncjob: data source %s: %s could not be written to the log: %s", d.name, what, dberr.DescribeLog(err)), err})
 	}
 }
 
-// notWrittenError does not quote what the log's database said, which may hold
-// values.
+// notWrittenError does not quote the log's database, whose error may contain values.
 type notWrittenError struct {
 	text string
 	err  error
@@ -106,7 +106,7 @@ func (e *notWrittenError) Unwrap() error { return e.err }
 
 func (d *drain) logger() logrus.FieldLogger { return d.job.log.WithField("data_source", d.name) }
 
-// run delivers what is due, unless the data source is down.
+// run delivers all due units, unless the data source is down.
 func (d *drain) run() {
 	d.note(func(*DataSourceReport) {}) // so that the report names it
 	if d.src == nil {
@@ -128,7 +128,7 @@ func (d *drain) run() {
 	}
 }
 
-// pause notes whether operators have paused the data source.
+// pause records whether operators have paused the data source.
 func (d *drain) pause(paused bool) {
 	key := d.name + "\x00paused" // deliveries do not settle it
 	if !paused {
@@ -143,8 +143,8 @@ func (d *drain) pause(paused bool) {
 	}
 }
 
-// claimAll claims units and has them delivered until there are no more. The
-// next are claimed while the last of those before are being delivered.
+// claimAll claims units and delivers them until there are no more. It makes the next claim
+// during the last deliveries of the previous one.
 func (d *drain) claimAll() error {
 	removals := d.removals()
 	defer removals.Close(context.Background())
@@ -176,7 +176,7 @@ func (d *drain) claimAll() error {
 	if d.src != nil {
 		work.widen(d.src.pace.inFlight())
 	}
-	// The workers need not wait for the first to be many.
+	// A smaller first claim starts the workers earlier.
 	most := min(d.job.cfg.TransactionLogFetchDataCount, max(firstClaim, firstPerWorker*d.concurrency()))
 	var w walk
 	for d.ctx.Err() == nil {
@@ -193,13 +193,13 @@ func (d *drain) claimAll() error {
 			return err
 		}
 		work.add(held)
-		// Of an unknown data source one batch is enough to show that it is there.
+		// Of an unknown data source one batch is enough to report it.
 		if d.src == nil {
 			return nil
 		}
 		if w.saw(page, back); page.full {
 			most = d.job.cfg.TransactionLogFetchDataCount
-			// Units that are slow keep others from being claimed for lookEvery at most.
+			// Slow units hold up the claim of others for at most lookEvery.
 			if !work.until(lookEvery, func() bool { return work.waiting-work.slow(w.stuck) <= len(held)/2 }) {
 				w.stuck = true
 			}
@@ -211,8 +211,8 @@ func (d *drain) claimAll() error {
 	return nil
 }
 
-// allowed bounds a claim by what operators have set, and by what is in flight while
-// a data source is approached after an outage. 0: nothing may be claimed.
+// allowed bounds a claim by the operators' controls, and by the deliveries in flight while
+// the data source is approached after an outage. 0 allows no claim.
 func (d *drain) allowed(most int) (n int, paused bool, err error) {
 	d.job.alive(d.ctx)
 	if d.src != nil {
@@ -224,8 +224,8 @@ func (d *drain) allowed(most int) (n int, paused bool, err error) {
 	return d.job.control.reserve(d.ctx, d.name, most)
 }
 
-// claim claims units after one, as work chooses. It does not end with ctx: an answer that came
-// too late would leave units claimed until their leases end.
+// claim claims units after one, as work chooses. It does not end with ctx: a late answer
+// would leave units claimed until their leases end.
 func (d *drain) claim(limit int, after *txlog.Unit, work *queue, stuck bool) (held []*claimed, p page, err error) {
 	cfg := &d.job.cfg
 	ctx, cancel := context.WithTimeout(d.flight, cfg.Lease)
@@ -276,8 +276,8 @@ func (d *drain) concurrency() int {
 	return d.src.concurrency
 }
 
-// probe finds out whether the data source can be written to and marks it for
-// the rest of the round if it cannot. Once marked it is not probed again.
+// probe checks whether the data source is writable. A failure marks it as down for the rest
+// of the round, without further probes.
 func (d *drain) probe() error {
 	d.probing.Lock()
 	defer d.probing.Unlock()
@@ -322,8 +322,8 @@ func (d *drain) unknown() error {
 	return fmt.Errorf("data source %s is not among the job's targets: configure it", d.name)
 }
 
-// block reports why units wait for an operator, and warns of each cause once.
-// said is what a log line may say of it.
+// block reports the reason for units to wait for an operator, and warns of each cause once.
+// said is the text for a log line.
 func (d *drain) block(log logrus.FieldLogger, why error, said string) {
 	if d.blocked.set(why) {
 		d.note(func(r *DataSourceReport) { r.Blocked = why })

@@ -82,13 +82,12 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 	return j, nil
 }
 
-// RunOnce makes one round: it tries each unit that is due once, all data sources side by
-// side. When ctx is done it begins nothing new, gives back what it claimed and
-// did not begin, and waits for what is in flight, at most for
-// Config.ShutdownTimeout. An error means that the round is not complete,
-// because of ctx or of the log; the report says what was done all the same. A
-// unit that fails and a data source that is unreachable, or waits for an
-// operator, are no error, they are in the report.
+// RunOnce makes one round: it tries each due unit once, all data sources side by side. When
+// ctx is done it begins no new work, gives back claimed units that have not begun, and waits
+// for attempts in flight, for at most Config.ShutdownTimeout. An error means that the round
+// is incomplete because of ctx or the log; the report is valid all the same. A failed unit,
+// or a data source that is unreachable or waits for an operator, is not an error, but is in
+// the report.
 func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	if j.closed.Load() {
 		return Report{}, ErrClosed

@@ -3,19 +3,19 @@ package asyncjob
 import "time"
 
 const (
-	// failsAt is after how many failures in a row a kind of unit counts as failing.
+	// failsAt is the number of failures in a row from which a kind of unit counts as failing.
 	failsAt = 3
-	// trustedFor is for how long deliveries in a row let a kind have all workers.
+	// trustedFor is how long deliveries in a row let a kind have all workers.
 	trustedFor = 5 * time.Second
-	// maxKinds bounds how many texts a source remembers.
+	// maxKinds bounds the number of texts that a source remembers.
 	maxKinds = 1000
 )
 
-// kindOfUnit is what is known of units with the same text but for values. A queue's lock
-// guards it.
+// kindOfUnit is the record of units with the same text but for values. A queue's lock guards
+// it.
 type kindOfUnit struct {
-	// busy is how many workers are on it, failed how many failed in a row, and row how
-	// many were delivered or parked in a row, the last at that time.
+	// busy counts its workers, failed its failures in a row, and row its deliveries or parkings
+	// in a row. delivered is the time of the last of these.
 	busy, failed, row int
 	delivered         time.Time
 }
@@ -24,7 +24,7 @@ func (k *kindOfUnit) trusted(row int) bool {
 	return k.row >= row && time.Since(k.delivered) < trustedFor
 }
 
-// ended notes what became of a unit; tried: an attempt said so.
+// ended records the end of a unit; tried means after an attempt.
 func (k *kindOfUnit) ended(was kind, tried bool) {
 	switch {
 	case was == delivered, was == parked: // which is answered as fast, and does not come again

@@ -7,37 +7,37 @@ import (
 	"time"
 )
 
-// queue has units worked on by up to a number of workers: side by side, but
-// those of one transaction one after the other, and those that met contention one after
-// the other too. A worker exists while there is something to do. Units that failed before
-// have at least one worker and at most half of them, and so has a kind of unit until some were
-// delivered in a row: what waits for a lock keeps nothing else waiting.
+// queue runs units on a limited number of workers, side by side. Units of one transaction
+// run one after the other, and so do units that met contention. A worker exists while it has
+// work. Units that failed before have at least one worker and at most half of them. So has a
+// kind of unit before its first deliveries in a row. Units that wait for a lock thus hold up
+// no others.
 type queue struct {
-	// work is done on up to most units at a time, each of another transaction.
+	// work processes up to most units at a time, each of another transaction.
 	work func([]*claimed)
-	// limit is the most workers that there may ever be; now, up to limit, is the
-	// most at present (see widen).
+	// limit is the maximum number of workers; now, up to limit, is the current maximum (see
+	// widen).
 	limit, now int
-	// most is how many units work is given at a time.
+	// most is the maximum number of units in one call of work.
 	most int
 
 	mu sync.Mutex
-	// changed: fewer units wait, or a worker has ended.
+	// changed signals fewer waiting units or the end of a worker.
 	changed sync.Cond
 	workers int
-	// waiting units are not begun yet.
+	// waiting counts the units that have not begun.
 	waiting int
-	// failing and atOnce are the workers on units that failed before, and on those that an
-	// operator retried. last: the unit begun last had failed before.
+	// failing counts the workers on units that failed before, atOnce those on units that an
+	// operator retried. last is set if the last unit begun had failed before.
 	failing, atOnce int
 	last            bool
-	// ready are the lanes that no worker is on.
+	// ready holds the lanes without a worker.
 	ready []*lane
-	// lanes are by transaction, as long as it has units that are not ended.
+	// lanes maps transactions with unfinished units to their lanes.
 	lanes map[string]*lane
 }
 
-// lane is what waits of a transaction.
+// lane holds the waiting units of a transaction.
 type lane struct {
 	transaction string
 	units       []*claimed
@@ -52,8 +52,8 @@ func newQueue(workers, most int, work func([]*claimed)) *queue {
 	return q
 }
 
-// add queues units: transactions in the order in which they were claimed, those that an
-// operator retried before others, the units of each by age.
+// add queues units: transactions in the order of their claims, but retried by an operator
+// first, and the units of each by age.
 func (q *queue) add(units []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,8 +87,8 @@ func (q *queue) add(units []*claimed) {
 	q.start()
 }
 
-// choose returns the units to claim, and whether it left slow units because enough of them
-// wait here. For stuck see isSlow.
+// choose returns the units to claim. left means that it left slow units because enough of
+// them wait here. For stuck see isSlow.
 func (q *queue) choose(units []*claimed, stuck bool) (chosen []*claimed, left bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,7 +105,7 @@ func (q *queue) choose(units []*claimed, stuck bool) (chosen []*claimed, left bo
 	return chosen, left
 }
 
-// start begins as many workers as there may be and have something to do.
+// start starts workers for the ready lanes, up to the current maximum.
 func (q *queue) start() {
 	for q.workers < q.now && len(q.ready) > 0 {
 		on, units := q.take(nil, nil, q.share())
@@ -117,8 +117,8 @@ func (q *queue) start() {
 	}
 }
 
-// widen lets up to n workers be. Those that are too many end after what they are
-// at.
+// widen sets the current maximum to n workers, up to limit. Excess workers end after their
+// current units.
 func (q *queue) widen(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,8 +135,8 @@ func (q *queue) run(on []*lane, units []*claimed) {
 	}
 }
 
-// share is how many units a worker takes: while there is not enough for all workers,
-// nobody takes more than its share.
+// share is the number of units for a worker. With too few units for all workers, each takes
+// only its share.
 func (q *queue) share() int {
 	if q.now < q.limit {
 		return 1
@@ -144,11 +144,11 @@ func (q *queue) share() int {
 	return max(1, min(q.most, q.waiting/q.limit))
 }
 
-// half is how many workers may be on what may have to wait.
+// half is the maximum number of workers on units that may have to wait.
 func (q *queue) half() int { return max(1, q.now/2) }
 
-// proof is how many deliveries in a row show that a kind does not wait: as many as lead to
-// the present workers when a data source is approached after an outage.
+// proof is the number of deliveries in a row that show a kind without waits. It equals the
+// number that leads to the present workers when a data source is approached after an outage.
 func (q *queue) proof() int {
 	if q.now < q.limit {
 		return q.now - 1
@@ -156,7 +156,8 @@ func (q *queue) proof() int {
 	return max(q.now-1, 2)
 }
 
-// may reports whether a worker may begin with u now; alone: not beside others that it has.
+// may reports whether a worker may begin with u now; alone means that the worker has no
+// other unit.
 func (q *queue) may(u *claimed, alone bool) bool {
 	switch {
 	case u.AtOnce && q.atOnce < max(1, q.half()/2):
@@ -167,8 +168,8 @@ func (q *queue) may(u *claimed, alone bool) bool {
 	return !alone || u.kind == nil || u.kind.busy < q.half() || u.kind.trusted(q.proof())
 }
 
-// pick takes a lane that no worker is on; nil if none may be begun. Units that failed before
-// come after others, but for one worker.
+// pick takes a lane without a worker; nil if no lane may begin. Units that failed before
+// come after others, except on one worker.
 func (q *queue) pick(alone bool) *lane {
 	at, failed := -1, -1
 	for i, l := range q.ready {
@@ -194,7 +195,7 @@ func (q *queue) pick(alone bool) *lane {
 	return l
 }
 
-// begin takes the next unit of l for a worker; alone: it is the worker's first.
+// begin takes the next unit of l for a worker; alone is set for the worker's first unit.
 func (q *queue) begin(l *lane, alone bool) *claimed {
 	u := l.units[0]
 	l.units[0] = nil
@@ -214,7 +215,7 @@ func (q *queue) begin(l *lane, alone bool) *claimed {
 	return u
 }
 
-// ended notes that u was worked on.
+// ended records the end of the work on u.
 func (q *queue) ended(u *claimed) {
 	if u.counted != nil {
 		*u.counted--
@@ -227,8 +228,8 @@ func (q *queue) ended(u *claimed) {
 	}
 }
 
-// next gives the next units of a worker, in the place of units, and the lanes that
-// they are of; on are the lanes that it was on. None end the worker.
+// next returns the next units of a worker, in the slice units, and their lanes; on are its
+// previous lanes. Without units the worker ends.
 func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -260,7 +261,7 @@ func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	return still, units
 }
 
-// take takes lanes until there are share of them, and the next unit of each.
+// take takes up to share lanes, and the next unit of each.
 func (q *queue) take(on []*lane, units []*claimed, share int) ([]*lane, []*claimed) {
 	for len(on) < share {
 		l := q.pick(len(on) == 0)
@@ -297,15 +298,15 @@ func (q *queue) slow(stuck bool) (n int) {
 // room is how many more slow units may wait. The caller holds mu.
 func (q *queue) room(stuck bool) int { return slowKept - q.slow(stuck) }
 
-// hasRoom reports whether it is worth while to claim more slow units.
+// hasRoom reports whether claiming more slow units is worthwhile.
 func (q *queue) hasRoom(stuck bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.room(stuck) >= slowKept/2
 }
 
-// until returns when reached says so, which is asked with mu held, or after most if that is
-// positive: then false.
+// until waits for reached, which it calls with mu held. It returns false after most, if most
+// is positive.
 func (q *queue) until(most time.Duration, reached func() bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -328,5 +329,5 @@ func (q *queue) until(most time.Duration, reached func() bool) bool {
 	return true
 }
 
-// idle returns when everything has ended.
+// idle waits until all workers have ended.
 func (q *queue) idle() { q.until(0, func() bool { return q.workers == 0 }) }

@@ -6,34 +6,35 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// walk is a drain's way through the due units of its data source, claim by claim. The claims
-// leave slow units in the log while enough of them wait in memory, and go on behind them, so
-// that healthy units are found. Slow units that were left come first in the log: a claim from
-// its beginning finds them once there is room. A new walk begins from time to time, and the
-// drain ends after a walk that left nothing.
+// walk is a drain's way through the due units of its data source, claim by claim. While
+// enough slow units wait in memory, the claims leave further ones in the log and continue
+// behind them, in search of healthy units. Slow units that were left come first in the log:
+// a claim from its beginning finds them once there is room. A new walk begins from time to
+// time, and the drain ends after a walk that left no units.
 type walk struct {
-	// took is how long its claims took.
+	// took is the duration of its claims.
 	took time.Duration
 	// after is the last unit seen, once a unit was left. Until then claims begin at the front.
 	after *txlog.Unit
-	// left: slow units were left.
+	// left is set once slow units were left.
 	left bool
-	// next is when the next walk begins. It is zero while this one goes on.
+	// next is the start of the next walk. It is zero while this one goes on.
 	next time.Time
-	// stuck: deliveries have been slow in this drain; see queue.isSlow.
+	// stuck is set once deliveries have been slow in this drain; see queue.isSlow.
 	stuck bool
 }
 
-// page is what a claim saw.
+// page is the result of a claim.
 type page struct {
-	// full: more units may be due. left: slow units were left. none: no unit was claimed.
+	// full means that more units may be due, left that slow units were left, none that the
+	// claim was empty.
 	full, left, none bool
 	// last is the last unit, if any unit was left.
 	last *txlog.Unit
 	took time.Duration
 }
 
-// from returns the unit after which the next claim begins; back: it begins at the front.
+// from returns the unit before the next claim; back means that it begins at the front.
 func (w *walk) from(back bool) *txlog.Unit {
 	if back {
 		return nil
@@ -41,7 +42,8 @@ func (w *walk) from(back bool) *txlog.Unit {
 	return w.after
 }
 
-// saw notes the page of a claim. If a claim at the front finds no unit, another job has them.
+// saw records the page of a claim. If a claim at the front finds no unit, another job has
+// them.
 func (w *walk) saw(p page, back bool) {
 	switch w.took += p.took; {
 	case back && p.none:
@@ -60,8 +62,8 @@ func (w *walk) saw(p page, back bool) {
 // again begins a new walk.
 func (w *walk) again() { *w = walk{stuck: w.stuck} }
 
-// ended waits at the end of a walk until there is something to do. It reports whether the
-// drain has tried everything.
+// ended waits at the end of a walk until there is work. It reports whether the drain has
+// tried all units.
 func (w *walk) ended(q *queue) bool {
 	if w.next.IsZero() {
 		return false
