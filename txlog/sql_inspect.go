@@ -183,8 +183,8 @@ const decideFor = time.Hour
 type Decided struct {
 	// Changed lists the ids of the units that it changed.
 	Changed []string
-	// Gone counts the units that were no longer in the log. Left counts the units that were
-	// leased, that check rejected, or that belong to a group (ErrGroup).
+	// Gone counts the units that were no longer in the log. Left counts the others without a
+	// change: leased, rejected by check, or in a group (ErrGroup).
 	Gone, Left int
 }
 
@@ -207,10 +207,10 @@ func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
 }
 
 // Decide carries out a decision for the units with these ids (of their first rows), in one
-// local transaction. With check, it changes only some of them: units that are there, that
-// are not being delivered, that ErrGroup does not protect, and for which check, called with
-// their rows locked, returns true. Without check, it changes all of them or none, with
-// ErrNotFound, ErrLeased and ErrGroup as in [Storage].Discard.
+// local transaction. With check, it changes only some of them. It skips missing units, units
+// in delivery and units protected by ErrGroup, and calls check for the others with their rows
+// locked. Without check, it changes all of them or none, with ErrNotFound, ErrLeased and
+// ErrGroup as in [Storage].Discard.
 //
 // also runs further statements in the same transaction before any change, and must insert a
 // row with a unique key. If COMMIT gets no answer, Decide repeats the decision: the row is

@@ -13,16 +13,16 @@ import (
 type TxState uint8
 
 const (
-	// Committed means that it is committed.
+	// Committed means a committed transaction.
 	Committed TxState = iota
-	// StillOpen means that it is unchanged.
+	// StillOpen means an unchanged transaction.
 	StillOpen
-	// InDoubt means that it may be committed or rolled back.
+	// InDoubt means a transaction with an unknown outcome.
 	InDoubt
 )
 
-// Quoting is how a session reads quotes, where that is a setting of the server. The zero
-// value is the default of each database.
+// Quoting is a session's way to read quotes, a setting of the server. The zero value is the
+// default of each database.
 type Quoting = sqltext.Quoting
 
 // The settings: MySQL's sql_mode NO_BACKSLASH_ESCAPES and ANSI_QUOTES, PostgreSQL's
@@ -75,16 +75,15 @@ type Dialect struct {
 	// Readable returns an error for a statement that no attempt could read with these
 	// parameters. Default: the database decides.
 	Readable func(query string, args []driver.NamedValue) error
-	// Storable turns a parameter for the driver into one that the log can keep and that has the
-	// same meaning on replay; an error explains why that is impossible. Values that the log
-	// keeps as they are (see txlog.EncodeParams) are returned unchanged. It is not called for
-	// nil, a bool, an int64, a float64, a string and non-nil bytes. Default: all values
-	// unchanged.
+	// Storable turns a parameter for the driver into a value for the log with the same meaning
+	// on replay. Its error explains why that is impossible. It returns values unchanged that
+	// the log keeps as they are (see txlog.EncodeParams). It is not called for nil, a bool, an
+	// int64, a float64, a string and non-nil bytes. Default: all values unchanged.
 	Storable func(v any) (any, error)
 	// Sendable returns the index and the error of an argument that the driver can never send in
 	// the call's mode, whatever the server. given are the application's arguments, call.Args
-	// the results of Storable; it is called only where Storable was. Default: all arguments are
-	// sendable.
+	// the results of Storable. It is only called together with Storable. Default: all arguments
+	// are sendable.
 	Sendable func(given []driver.NamedValue, call Call) (int, error)
 	// Greet queries the settings of a new session, and changes those that would keep a
 	// successful write from being committed. There is no open transaction. Default: it queries
@@ -117,8 +116,8 @@ type Dialect struct {
 	// AfterImplicitCommit returns the state of the open transaction after err, the error of a
 	// statement that commits implicitly. conn is free for a query. Default: Committed.
 	AfterImplicitCommit func(ctx context.Context, conn driver.Conn, err error) TxState
-	// Idle reports whether the server's last answer said that conn has no open transaction, so
-	// that conn stays usable after an error of COMMIT. Default: false, meaning unknown.
+	// Idle reports whether the server's last answer ruled out an open transaction on conn: conn
+	// then stays usable after an error of COMMIT. Default: false, meaning unknown.
 	Idle func(conn driver.Conn) bool
 	// Interrupt makes any wait for an answer on conn fail, from another goroutine. It is for
 	// COMMIT and ROLLBACK, for which driver.Tx takes no context; conn is closed afterwards.
@@ -149,8 +148,8 @@ type Dialect struct {
 	// ReadOnly reports whether err means that the server or session is currently read-only; the
 	// write was not applied. Default: false.
 	ReadOnly func(err error) bool
-	// GeneratedIDs is set if a Result's nonzero LastInsertId after an INSERT is an id that a
-	// later statement could use.
+	// GeneratedIDs is set if a Result's nonzero LastInsertId after an INSERT is an id for use
+	// in later statements.
 	GeneratedIDs bool
 }
 
@@ -158,8 +157,8 @@ type Dialect struct {
 type Call struct {
 	SQL  string
 	Args []driver.NamedValue
-	// Prepared is set if the application prepared it, so that every attempt must. Atomic and
-	// CommitWith must not handle it if they cannot do so in one round trip.
+	// Prepared is set for a statement prepared by the application: every attempt must prepare
+	// it. Atomic and CommitWith must not handle it if they cannot do so in one round trip.
 	Prepared bool
 	// Stmt is the statement already prepared on the connection; nil without one.
 	Stmt driver.Stmt

@@ -30,7 +30,8 @@ type RowsError struct {
 	Got int64
 }
 
-// Unmet returns the error of a write that changed got rows, -1 if unknown, and missed r.
+// Unmet returns the error of a write that changed got rows and missed r; got is -1 for an
+// unknown number.
 func Unmet(r txlog.Requirement, got int64) error {
 	n, more := r.Rows()
 	return &RowsError{Want: n, AtLeast: more, Got: got}
@@ -50,8 +51,8 @@ func (e *RowsError) Error() string {
 // Certainly returns Refused: the write is not applied, and running it again does not help.
 func (*RowsError) Certainly() Class { return Refused }
 
-// ReceiptTableError reports that a target has no usable table bed_receipt, and that creating
-// it failed. The write is not applied.
+// ReceiptTableError reports a target without a usable table bed_receipt, after a failure to
+// create it. The write is not applied.
 type ReceiptTableError struct {
 	// Statement creates the table, or adds its missing parts.
 	Statement string

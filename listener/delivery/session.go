@@ -46,9 +46,8 @@ func (e *SessionError) Unwrap() error { return e.Err }
 // Certainly returns Retryable: the write was not sent, and may be later.
 func (*SessionError) Certainly() Class { return Retryable }
 
-// SameAccount returns nil if t's account can deliver u: its session is the one that the
-// writer would have had, although the entry does not record it. Otherwise it returns the
-// reason.
+// SameAccount returns nil if t's account may deliver u, else the reason. An entry without a
+// Session needs its writer's account, which leads to the same session.
 func (t *Target) SameAccount(u *txlog.Unit) error {
 	if u.Session != "" || u.Account == "" || u.Account == t.Account {
 		return nil
@@ -97,8 +96,8 @@ func (t *Target) adapt(ctx context.Context, conn driver.Conn, has string) error 
 	return e
 }
 
-// StillIn checks again that the session of conn matches t, if each transaction may get
-// another session of the server. If t.Session is unknown, it checks t.Settings: a pooler may
+// StillIn checks again that the session of conn matches t. It is for servers with another
+// session in each transaction. If t.Session is unknown, it checks t.Settings: a pooler may
 // have dropped them.
 func (t *Target) StillIn(ctx context.Context, conn driver.Conn) error {
 	d := t.Dialect

@@ -41,15 +41,15 @@ type Target struct {
 	InMemory bool
 	// File is the absolute path of a SQLite database's file; empty otherwise.
 	File string
-	// AutocommitOff is set if the DSN itself turns autocommit off, so that every statement
-	// opens a transaction.
+	// AutocommitOff is set if the DSN itself turns autocommit off. Every statement then opens a
+	// transaction.
 	AutocommitOff bool
 }
 
 var errNoOther = errors.New("its target cannot be given other settings")
 
-// Dial opens a connection, greets its session, and adapts it to t.Session; a SessionError if
-// that fails.
+// Dial opens a connection, greets its session, and adapts it to t.Session. A failure to
+// adapt is a SessionError.
 func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	conn, err := t.Connector.Connect(ctx)
 	if err != nil || t.Dialect.Greet == nil {

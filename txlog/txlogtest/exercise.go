@@ -37,11 +37,11 @@ func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 }
 
 const (
-	// long is a lease that does not end during a test.
+	// long is a lease for the whole of a test.
 	long = time.Hour
 	// short is a lease that ends soon; tests wait for its end.
 	short = 30 * time.Millisecond
-	// patience is the time limit for events that must come.
+	// patience is the time limit for an event.
 	patience = 20 * time.Second
 )
 
@@ -60,15 +60,15 @@ func add(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Uni
 	must(t, s.Add(t.Context(), lease, units...))
 }
 
-// addShort adds a unit whose lease ends soon. It shortens the lease after the write, which
-// may take longer than that on a busy machine.
+// addShort adds a unit with a short lease. It shortens the lease after the write, because
+// the write may take longer on a busy machine.
 func addShort(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
 	renew(t, s, short, units...)
 }
 
-// addDue adds units that are claimable at once, in their order.
+// addDue adds units for immediate claims, in their order.
 func addDue(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
@@ -125,7 +125,7 @@ func wantError(t *testing.T, what string, err, want error) {
 	}
 }
 
-// renew renews the leases of units that all are owned.
+// renew renews the leases of owned units.
 func renew(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Unit) {
 	t.Helper()
 	lost, err := s.Renew(t.Context(), lease, units...)

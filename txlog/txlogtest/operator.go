@@ -37,7 +37,7 @@ func retried(t *testing.T, s txlog.Storage) {
 		if len(got.Statements) != len(u.Statements) || got.Unreadable != nil {
 			t.Errorf("got %+v", got)
 		}
-		// Retry also works on a unit that only rests.
+		// Retry also works on a resting unit.
 		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
 		must(t, s.Retry(t.Context(), u.ID))
 		got = takeOne(t, s, "orders", short)
@@ -209,7 +209,7 @@ func missing(t *testing.T, s txlog.Storage) {
 	}
 	add(t, s, long, there...)
 	must(t, s.Release(t.Context(), there[0], txlog.Verdict{Park: true}))
-	// Texts that are not unit ids are missing, too.
+	// Other texts are missing, too.
 	odd := []string{"", "17", "\x00\xff", strings.ToUpper(there[0].ID), strings.Repeat("x", 100_000)}
 	second := there[1].ID[:len(there[1].ID)-1] + "1"
 	got, err := s.Missing(t.Context(), append(append(asked, odd...), second))
