@@ -157,7 +157,7 @@ func (s *Subscription) run() {
 		case ev := <-s.events:
 			s.tell(ev)
 		case <-s.quit:
-			for len(s.events) > 0 { // nobody else reads them
+			for len(s.events) > 0 { // only this goroutine reads them
 				s.tell(<-s.events)
 			}
 			return

@@ -469,7 +469,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 			return err
 		}
 		there, err := tokensOf(ctx, s.db, []string{k.ID})
-		stands = len(there) > 0 || !again && !k.Lease.Over() // while its lease lasts nobody else completes it
+		stands = len(there) > 0 || !again && !k.Lease.Over() // during its lease only this owner can complete it
 		return err
 	})
 	switch {
@@ -659,7 +659,7 @@ func (s *SQLStorage) HealOrder(ctx context.Context, after string) (next string, 
 					return err
 				}
 				if there, err := among(ctx, q, selectIDs, []string{state.head}); err != nil || there[state.head] {
-					return err // somebody was faster
+					return err // another process was faster
 				}
 				healed++
 				return leave(ctx, q, k, state.head)

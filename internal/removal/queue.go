@@ -184,7 +184,7 @@ func (q *Queue) Once(ctx context.Context, u *Unit) error {
 		return err
 	}
 	if errors.Is(err, txlog.ErrLeaseLost) && !u.Entry.Lease.Over() {
-		return nil // the first one removed it: nobody else could
+		return nil // the first attempt removed it: no other owner could
 	}
 	return fmt.Errorf("%w; and then: %w", first, err)
 }

@@ -141,7 +141,7 @@ func groupTurned(t *testing.T, s txlog.Storage) {
 			t.Errorf("what is undone is %v", states)
 		}
 		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrTurned)
-		k.Lease.Deadline = time.Time{} // also when nobody knows who completed it
+		k.Lease.Deadline = time.Time{} // even without the owner's deadline
 		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrTurned)
 	}
 }

@@ -415,7 +415,7 @@ func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	defer f.cut()
 	var end time.Time
 	group = slices.DeleteFunc(group, func(r *Request[T]) bool {
-		if r.over() { // nobody waits for it: it is not written
+		if r.over() { // its caller has left: do not write it
 			r.finish(false, false, r.ctx.Err())
 			return true
 		}
