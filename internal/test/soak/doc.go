@@ -10,7 +10,7 @@
 // sent and after its answer; see Line.
 //
 // A fourth run has serializable accounts on the targets, and a quarter of the writes to accounts
-// changes one row. Three failed tries park an entry there. Its faults do not count as tries, so the
+// changes one row. One counted try parks an entry there. Its faults do not count as tries, so the
 // judge finds every entry parked because of contention.
 //
 // The nemesis kills, stops and replaces processes, also by another build with other settings while

@@ -43,7 +43,7 @@ type options struct {
 	// private gives a run its own servers, with faults.
 	private bool
 	// serializable: the targets' accounts write SERIALIZABLE, a quarter of the writes to
-	// accounts touches one row, and three tries park a unit. The faults are those that no try
+	// accounts touches one row, and one try parks a unit. The faults are those that no try
 	// is counted for.
 	serializable bool
 	pause        time.Duration // of a worker between two requests, on average

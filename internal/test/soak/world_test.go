@@ -215,7 +215,7 @@ func (w *world) startJob(i int) {
 	var b strings.Builder
 	batch, tries := 100-80*(w.release%2), 100_000
 	if w.o.serializable {
-		tries = 3
+		tries = 1
 	}
 	b.WriteString("targetDataSource:\n")
 	for _, d := range w.targets {
