@@ -67,7 +67,7 @@ func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *con
 		host = "unknown host"
 	}
 	c.name = fmt.Sprintf("%s on %s, process %d", cfg.Name, host, os.Getpid())
-	c.journal.TellOff(log.Warn)
+	c.journal.TellOff(log.Warn, journal.Audit)
 	return c
 }
 
@@ -80,7 +80,7 @@ func (c *control) tell(ctx context.Context, f func(context.Context) error) error
 
 // alive reports that the job is alive, and will be until the next tick.
 func (c *control) alive(ctx context.Context, next time.Time) {
-	c.journal.TellOff(c.log.Warn)
+	c.journal.TellOff(c.log.Warn, journal.Audit)
 	c.mu.Lock()
 	now := time.Now()
 	due := now.Sub(c.beat) >= beatEvery

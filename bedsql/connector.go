@@ -138,7 +138,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	c.guard = newGuard(&cfg, target.Dialect, log)
 	c.pool = newConnPool(c)
 	target.Dialect.Know()
-	journal.Of(cfg.Storage).TellOff(log.Warn)
+	journal.Of(cfg.Storage).TellOff(log.Warn, journal.Audit, journal.DataSources)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
 		DataSource:              target.DataSource,

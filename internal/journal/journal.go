@@ -88,8 +88,9 @@ func (j *Journal) Off() map[string]error {
 	return all
 }
 
-// TellOff warns of unusable tables, once for each until it is usable again.
-func (j *Journal) TellOff(warn func(args ...any)) {
+// TellOff warns of unusable tables, once for each until it is usable again. The caller needs
+// no right on the needless tables.
+func (j *Journal) TellOff(warn func(args ...any), needless ...string) {
 	if j == nil {
 		return
 	}
@@ -97,7 +98,7 @@ func (j *Journal) TellOff(warn func(args ...any)) {
 		j.mu.Lock()
 		r := j.off[table]
 		tell := r != nil && !r.told
-		if tell && table == Audit && dberr.Of(r.err).Denied() { // applications and jobs, which warn by this, need no right on it
+		if tell && slices.Contains(needless, table) && dberr.Of(r.err).Denied() {
 			tell = false
 		}
 		if tell {

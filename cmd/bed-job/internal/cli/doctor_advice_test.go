@@ -126,6 +126,22 @@ func TestDoctorAcceptsAnAccountThatOnlyInserts(t *testing.T) {
 	})
 }
 
+func TestDoctorAcceptsTheLeastRightsOnTheLog(t *testing.T) {
+	servers(t, func(t *testing.T, db testdb.DB) {
+		in := install(t, db, map[string]testdb.DB{"orders": sqliteFile(t)})
+		rights := []string{ // docs/table.md: job and console operate
+			"SELECT, UPDATE, DELETE ON transaction_log", "SELECT, UPDATE, DELETE ON bed_order_key", "SELECT, INSERT, DELETE ON bed_order_queue",
+			"SELECT, INSERT ON bed_log", "SELECT, INSERT, DELETE ON bed_attempt", "SELECT, INSERT ON bed_audit",
+			"SELECT, INSERT, UPDATE, DELETE ON bed_activity", "SELECT, INSERT, UPDATE, DELETE ON bed_data_source",
+		}
+		if db.Driver == testdb.DriverMySQL {
+			rights = append(rights, "UPDATE ON bed_log")
+		}
+		in.logDSN = account(t, db, "", rights...).DSN
+		in.right()
+	})
+}
+
 func TestDoctorWarnsOfAccountsThatMayDoTooMuch(t *testing.T) {
 	servers(t, func(t *testing.T, db testdb.DB) {
 		in := install(t, sqliteFile(t), map[string]testdb.DB{"orders": db})

@@ -164,6 +164,12 @@ func (p *patient) withoutOrder(ctx context.Context, table, create string) {
 	}
 }
 
+// needless are the rights that neither jobs nor operators use: docs/table.md, Rights.
+var needless = map[string][]string{
+	"transaction_log": {"INSERT"}, "bed_order_key": {"INSERT"}, "bed_order_queue": {"UPDATE"},
+	"bed_log": {"DELETE"}, "bed_attempt": {"UPDATE"}, "bed_audit": {"UPDATE", "DELETE"},
+}
+
 // rights checks the account's rights to the program's statements on a table.
 func (p *patient) rights(ctx context.Context, t tables.Table, table string) {
 	var lacks []string
@@ -176,9 +182,11 @@ func (p *patient) rights(ctx context.Context, t tables.Table, table string) {
 			lacks = append(lacks, r.right)
 		}
 	}
-	if table == "bed_audit" { // append-only: no more is needed
-		lacks = slices.DeleteFunc(lacks, func(r string) bool { return r == "UPDATE" || r == "DELETE" })
+	needless := needless[t.Name]
+	if t.Name == "bed_log" && p.Driver != "mysql" { // there INSERT … ON DUPLICATE KEY UPDATE needs it
+		needless = append(slices.Clip(needless), "UPDATE")
 	}
+	lacks = slices.DeleteFunc(lacks, func(r string) bool { return slices.Contains(needless, r) })
 	if len(lacks) > 0 {
 		p.find("rights", fmt.Sprintf("the account lacks the rights %s on %s", strings.Join(lacks, ", "), table), p.grant(ctx, table))
 	}
