@@ -2,8 +2,10 @@ package mysql
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
@@ -65,12 +67,15 @@ func readDSN(dsn string) (cfg *mysql.Config, own dialects.Own, err error) {
 
 func target(cfg *mysql.Config, own dialects.Own) (delivery.Target, error) {
 	log := takeLog(cfg)
+	if own.DataSource == "" {
+		own.DataSource = dataSource(cfg)
+		if err := holdAddress(cfg); err != nil {
+			return delivery.Target{}, err
+		}
+	}
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return delivery.Target{}, dsnError(err, "")
-	}
-	if own.DataSource == "" {
-		own.DataSource = dataSource(cfg)
 	}
 	t := delivery.Target{
 		Connector:     connector,
@@ -99,6 +104,32 @@ func dataSource(cfg *mysql.Config) string {
 		addr = map[string]string{"": "127.0.0.1:3306", "tcp": "127.0.0.1:3306", "unix": "/tmp/mysql.sock"}[cfg.Net]
 	}
 	return addr + "/" + cfg.DBName
+}
+
+// holdAddress refuses connections that the application's BeforeConnect leads elsewhere than
+// cfg says.
+func holdAddress(cfg *mysql.Config) error {
+	before := beforeConnect(cfg)
+	if before == nil {
+		return nil
+	}
+	return cfg.Apply(mysql.BeforeConnect(func(ctx context.Context, to *mysql.Config) error {
+		named := dataSource(to)
+		err := before(ctx, to)
+		if err == nil && dataSource(to) != named {
+			return dialects.ErrElsewhere
+		}
+		return err
+	}))
+}
+
+// beforeConnect gives the function that the driver keeps in an unexported field; nil if
+// there is none.
+func beforeConnect(cfg *mysql.Config) (f func(context.Context, *mysql.Config) error) {
+	if field := reflect.ValueOf(cfg).Elem().FieldByName("beforeConnect"); field.IsValid() {
+		f, _ = reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem().Interface().(func(context.Context, *mysql.Config) error)
+	}
+	return f
 }
 
 const badEscape = "invalid URL escape"

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"net"
 	"net/url"
 	"reflect"
@@ -98,5 +99,52 @@ func TestNameIsNotDerivedFromAnAddressThatAFunctionDecides(t *testing.T) {
 				t.Errorf("%s, the name %q: %v", what, name, err)
 			}
 		}
+	}
+}
+
+func TestConnectorThatLeadsElsewhereNeedsAName(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	cfg, err := mysql.ParseDSN(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, calls := cfg.Addr, 0
+	leads := mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) error { calls++; c.Addr = to; return nil })
+	for _, c := range []struct {
+		addr, name string
+		connects   bool
+	}{{"elsewhere.invalid:3306", "", false}, {"elsewhere.invalid:3306", "orders", true}, {to, "", true}} {
+		cfg := cfg.Clone()
+		cfg.Addr, calls = c.addr, 0
+		if err := cfg.Apply(leads); err != nil {
+			t.Fatal(err)
+		}
+		target, err := TargetOf(cfg, c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := target.Connector.Connect(t.Context())
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err == nil) != c.connects || err != nil && !strings.Contains(err.Error(), "bedDataSource") || calls != 1 {
+			t.Errorf("from %s, the name %q: %v, after %d calls of the hook", c.addr, c.name, err, calls)
+		}
+		storage := txlog.NewMemory()
+		connector, err := NewConnector(target, bedsql.Config{Storage: storage})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := sql.OpenDB(connector)
+		_, err = pool.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS a (id INT)")
+		if err == nil {
+			_, err = pool.ExecContext(t.Context(), "INSERT INTO a VALUES (1)")
+		}
+		left, lerr := storage.List(t.Context(), txlog.Filter{})
+		if (err == nil) != c.connects || len(left) != 0 || lerr != nil {
+			t.Errorf("from %s, the name %q: a write says %v, %d entries are left, %v", c.addr, c.name, err, len(left), lerr)
+		}
+		_ = pool.Close()
 	}
 }

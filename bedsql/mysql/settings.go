@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,7 +67,7 @@ func settings(cfg *mysql.Config, receiptSchema string) string {
 // with returns the target of cfg in a session with other settings. The neutral parameters
 // stay.
 func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Target, error) {
-	if f := reflect.ValueOf(cfg).Elem().FieldByName("beforeConnect"); f.IsValid() && !f.IsNil() {
+	if beforeConnect(cfg) != nil {
 		return delivery.Target{}, errors.New("its connector has a BeforeConnect function, which cannot be copied")
 	}
 	var query []string

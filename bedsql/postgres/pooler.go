@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
@@ -26,8 +27,6 @@ type connector struct {
 	derived string
 }
 
-var errElsewhere = errors.New("bed: the connector led elsewhere than the data source's name says, which was derived from the address: name the data source (bedDataSource)")
-
 // Connect implements driver.Connector. One query returns the session's number, which a
 // pooler hides from its clients, and the resolved settings for greet.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -41,7 +40,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	if c.derived != "" && dataSource(&std.Conn().Config().Config) != c.derived { // by BeforeConnect
 		_ = conn.Close()
-		return nil, attempt.Certain(errElsewhere, delivery.Refused)
+		return nil, dialects.ErrElsewhere
 	}
 	pg := std.Conn().PgConn()
 	has, err := resolve(ctx, pg, c.names)

@@ -20,6 +20,9 @@ import (
 // DataSourceParam names the data source in a DSN. The driver never sees it.
 const DataSourceParam = "bedDataSource"
 
+// ErrElsewhere says that a connection leads elsewhere than the name of its data source.
+var ErrElsewhere = attempt.Certain(errors.New("bed: the connector led elsewhere than the data source's name says, which was derived from the address: name the data source (bedDataSource)"), delivery.Refused)
+
 // Own are the values of bed's parameters in a DSN.
 type Own struct{ DataSource, ReceiptSchema string }
 
