@@ -117,7 +117,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			soft.arrive(c.c.target.DataSource)
 		}
 		if x.Outcome.Replayed && t.keyed != nil {
-			t.keyed.key.replay()
+			t.keyed.key.of.replayed.Store(true)
 		}
 		return false, nil
 	}

@@ -226,7 +226,10 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.skip:
 		return c.passThrough(ctx, under, s)
 	}
-	return c.submit(ctx, under, s)
+	if under.key != nil {
+		return under.key.submit(ctx, c, under, s)
+	}
+	return c.submit(ctx, under, s, c.c.deliverer)
 }
 
 // runOwn runs a statement of bed's own in the open transaction, in which it writes an
@@ -456,7 +459,6 @@ func (c *Conn) pin(why, by string) {
 	if t := c.tx; t != nil {
 		if by == "" {
 			t.home.distrust() // it may be rolled back, or committed, unseen
-			t.home.mayEnd()
 		}
 		t.move(why)
 		t.revive()

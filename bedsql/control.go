@@ -225,9 +225,6 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 			t.unreplayable(notPlainDML)
 		case sqltext.Session, sqltext.Opaque, sqltext.Multi:
 			t.home.distrust() // it may have rolled back a part
-			if cl.Kind != sqltext.Session || executes(c.c.dialect.Flavor, s.SQL) {
-				t.home.mayEnd()
-			}
 			t.move(notPlainDML)
 		case sqltext.RollbackTo:
 			t.rollbackTo(cl.Name)
@@ -292,17 +289,11 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if soft := c.stagedIn(under); soft != nil && c.tx == nil && !opts.ReadOnly {
 		return soft.begin(ctx, under, c, opts)
 	}
-	if c.dead {
-		return nil, driver.ErrBadConn // its BEGIN could commit what is still open
-	}
-	if err := c.ready(ctx); err != nil {
-		if c.c.dialect.Class(err) == delivery.Refused && c.c.dialClass(err) == delivery.Unreachable {
-			err = attempt.Certain(err, delivery.Unreachable)
-		}
-		return nil, err
-	}
 	if k := under.key; k != nil && !under.skip && !opts.ReadOnly {
 		return k.begin(ctx, c, opts)
+	}
+	if err := c.begins(ctx); err != nil {
+		return nil, err
 	}
 	if !opts.ReadOnly {
 		c.beforeBegin(ctx, under)
@@ -358,6 +349,18 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		local.unreplayable("it was begun as a read-only one, and leaves no receipt")
 	}
 	return &tx{c: c, ctx: ctx, inner: inner}, nil
+}
+
+// begins makes the connection ready for a BEGIN.
+func (c *Conn) begins(ctx context.Context) error {
+	if c.dead {
+		return driver.ErrBadConn // its BEGIN could commit what is still open
+	}
+	err := c.ready(ctx)
+	if err != nil && c.c.dialect.Class(err) == delivery.Refused && c.c.dialClass(err) == delivery.Unreachable {
+		err = attempt.Certain(err, delivery.Unreachable)
+	}
+	return err
 }
 
 // beforeBegin looks for the table of receipts before a transaction begins:

@@ -31,10 +31,15 @@ type execution struct {
 	text [1]txlog.Statement
 }
 
-// submit makes a unit of one DML outside any local transaction and has it delivered.
+// deliverer is the connector's, or a decorator of it.
+type deliverer interface {
+	Deliver(ctx context.Context, d *besteffort.InFlight) error
+}
+
+// submit makes a unit of one DML outside any local transaction and has it delivered by to.
 // Rows of one sent through Query are read to the end before it counts as delivered,
 // and are handed on buffered.
-func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
+func (c *Conn) submit(ctx context.Context, under scope, s statement, to deliverer) (attempt.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
 	}
@@ -72,18 +77,8 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 	x.Deadline = deadline
 	// The rows of a Query cannot be invented, so its error is the caller's.
 	x.KeepRefused = soft != nil && !s.rows
-	key := under.key
-	var place *place
-	if key != nil {
-		if place, err = key.mark(&x.unit); err != nil {
-			return attempt.Reply{}, err
-		}
-	}
-	if err := c.c.deliverer.Deliver(ctx, &x.InFlight); err != nil {
-		c.c.cfg.Counters.failed(c.c.refusesReused(err))
-		if !undecided(err) && !isParked(err) {
-			place.back()
-		}
+	if err := to.Deliver(ctx, &x.InFlight); err != nil {
+		c.c.cfg.Counters.failed(err)
 		if soft != nil && !s.rows && soft.swallow(err) {
 			return attempt.Reply{Result: noResult{}}, nil
 		}
@@ -94,9 +89,6 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 		soft.arrive(c.c.target.DataSource)
 	}
 	out := &x.Outcome
-	if out.Replayed && key != nil {
-		key.replay()
-	}
 	switch {
 	case !s.rows && out.Result == nil:
 		return attempt.Reply{Result: noResult{ErrRowsUnknown}}, nil

@@ -176,18 +176,6 @@ func (h *home) distrust() {
 	}
 }
 
-// mayEnd notes that the transaction may have been committed unseen: its entries keep their
-// places even if a ROLLBACK follows.
-func (h *home) mayEnd() {
-	for ; h != nil; h = h.before {
-		h.mu.Lock()
-		for _, u := range h.units {
-			u.place.within(nil)
-		}
-		h.mu.Unlock()
-	}
-}
-
 // entries is how many writes are recorded.
 func (h *home) entries() int {
 	if h == nil {
@@ -242,7 +230,7 @@ func (h *home) forget(gone func(*stagedWrite) bool) {
 			h.restate(u, &u.unit)
 			units = append(units, u)
 		} else {
-			u.place.back()
+			u.keyed.back()
 		}
 	}
 	h.units = units
@@ -267,9 +255,7 @@ func (h *home) restate(u *stagedUnit, unit *txlog.Unit, more ...*stagedWrite) {
 	if n := len(u.writes); n > 0 {
 		unit.Behind = u.writes[n-1].behind
 	}
-	if key := h.soft.key; key != nil && unit.Receipt != "" {
-		unit.Fingerprint = key.request(unit.Statements...).Fingerprint()
-	}
+	u.keyed.mark(unit)
 }
 
 // looksAhead reports whether the table of receipts may be looked for before a write is
@@ -466,7 +452,7 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 	}
 	if err != nil {
 		if len(u.writes) == 0 {
-			u.place.back()
+			u.keyed.back()
 		}
 		return true, h.unwritten(w.c, err)
 	}
@@ -480,7 +466,9 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		h.undo = u
 	default:
 		h.units = append(h.units, u)
-		u.place.within(h.local)
+		if u.keyed != nil {
+			u.keyed.in.Store(h.local)
+		}
 	}
 	w.behind = a.unit.Behind
 	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -153,60 +151,6 @@ func (t *localTx) lostError() error {
 		return &UnknownOutcomeError{DataSource: t.c.c.target.DataSource, Cause: err}
 	}
 	return err
-}
-
-// unseen is the savepoint that is set before a statement by which a transaction under an
-// idempotency key could end unseen: a procedure of MySQL's may commit or roll back. If it is
-// gone afterwards, so is the transaction, and what follows would be committed without the
-// receipt.
-const unseen = "bed_unseen"
-
-var errEndedUnseen = errors.New("a statement in it, such as CALL, has committed it or rolled it back: " +
-	"in a transaction under an idempotency key no procedure may")
-
-// mark sets the savepoint before s, if s could end t. t may be nil.
-func (t *localTx) mark(ctx context.Context, s statement) error {
-	if t == nil || t.keyed == nil || t.keyed.replay != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
-		return nil
-	}
-	switch kind := s.class.Kind; {
-	case kind == sqltext.Opaque, kind == sqltext.Multi, kind == sqltext.Session && executes(txlog.FlavorMySQL, s.SQL):
-	default:
-		return nil
-	}
-	_, _, err := attempt.Exec(ctx, t.c.inner, "SAVEPOINT "+unseen, nil)
-	if err != nil {
-		t.c.failedInTx(ctx, err, false)
-	}
-	t.marked = err == nil
-	return err
-}
-
-// still loses t if it has ended since mark. t may be nil.
-func (t *localTx) still(ctx context.Context) error {
-	if t == nil || !t.marked || t.state == txLost {
-		return nil
-	}
-	t.marked = false
-	ctx, cancel := context.WithTimeout(ctx, t.c.c.cfg.AttemptTimeout)
-	defer cancel()
-	_, _, err := attempt.Exec(ctx, t.c.inner, "RELEASE SAVEPOINT "+unseen, nil)
-	if err == nil {
-		return nil
-	}
-	const noSuchSavepoint = 1305
-	switch {
-	case attempt.Failed(t.c.c.dialect, err, false).ConnLost:
-		t.c.kill()
-		return err
-	case dberr.Of(err).Number != noSuchSavepoint:
-		t.lose(err)
-		return err
-	}
-	t.tell(homeUnknown, time.Now())
-	t.lose(errEndedUnseen)
-	t.keyed.place.back() // the receipt says what came of it
-	return t.lostError()
 }
 
 // add appends a write that ran.
@@ -386,7 +330,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 // the log keeps and what is sent. guarded reports that the guard found something in it.
 func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args []driver.NamedValue, guarded bool, err error) {
 	switch k := under.key; {
-	case k != nil && (t.keyed == nil || t.keyed.key != k):
+	case k != nil && (t.keyed == nil || !k.is(t.keyed.key)):
 		err = unusable("the local transaction was begun without it")
 	case t.mode == txReadOnly:
 		err = unusable("the local transaction was begun as a read-only one")

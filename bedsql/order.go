@@ -3,7 +3,6 @@ package bedsql
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -78,11 +77,7 @@ func orderKey(c *connector, under scope) (string, error) {
 	case under.order == "":
 		return "", disordered("it is empty")
 	}
-	h := sha256.New()
-	hashText(h, c.receipts.LogIdentity)
-	hashText(h, c.target.DataSource)
-	hashText(h, under.order)
-	return txlog.OrderPrefix + hex.EncodeToString(h.Sum(nil)), nil
+	return fmt.Sprintf("%s%x", txlog.OrderPrefix, sha256.Sum256(apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
 }
 
 // withKey gives order with a key, unless it is empty or there.

@@ -18,8 +18,8 @@ type stagedUnit struct {
 	c      *connector
 	writes []*stagedWrite
 	unit   txlog.Unit
-	// place is nil without a key.
-	place *place
+	// keyed is the unit under its key; nil without one.
+	keyed *keyedWrite
 	// behind is why it is left to the job: a part of its group, or a message before it, is
 	// pending.
 	behind   error
@@ -104,8 +104,8 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 			}
 		}
 		u.answer(u.err)
-		if u.Outcome.Replayed && s.key != nil {
-			s.key.replay()
+		if u.Outcome.Replayed && u.keyed != nil {
+			u.keyed.key.of.replayed.Store(true)
 		}
 	}
 	if whole && err != nil {
@@ -146,6 +146,9 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 		}
 		u.unit.Statements = statements
 		if err := u.open(s, u.writes[0].id, s.key != nil, receipt); err != nil {
+			for _, other := range units {
+				other.keyed.back()
+			}
 			return nil, err
 		}
 	}
@@ -157,7 +160,8 @@ func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (e
 	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, id: id}, keyed || receipt, &u.unit, nil, u)
 	u.KeepRefused = true
 	if keyed {
-		u.place, err = s.key.mark(&u.unit)
+		u.keyed, err = s.key.take(u.c)
+		u.keyed.mark(&u.unit)
 	}
 	return err
 }
@@ -194,9 +198,7 @@ func (u *stagedUnit) submit(ctx context.Context) {
 // answer hands the outcome to the results that Exec returned.
 func (u *stagedUnit) answer(err error) {
 	u.err = err
-	if err != nil && !undecided(err) && !isParked(err) {
-		u.place.back()
-	}
+	u.keyed.settle(err)
 	for i, w := range u.writes {
 		switch {
 		case err != nil:

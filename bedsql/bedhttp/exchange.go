@@ -73,7 +73,6 @@ type keyedTx struct {
 	*sql.Tx
 	ctx    context.Context // ends the transaction
 	cancel context.CancelFunc
-	key    *bedsql.IdempotencyKey
 	kept   *kept.Request
 }
 
@@ -83,7 +82,7 @@ func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
 	key.SetFingerprint(x.fingerprint)
-	t := &keyedTx{ctx: ctx, cancel: cancel, key: key, kept: new(kept.Request)}
+	t := &keyedTx{ctx: ctx, cancel: cancel, kept: new(kept.Request)}
 	stop := context.AfterFunc(wait, cancel)
 	var err error
 	t.Tx, err = x.DB.BeginTx(kept.In(ctx, t.kept), &sql.TxOptions{Isolation: x.Isolation})
@@ -123,7 +122,7 @@ func (x *exchange) lead(wait context.Context) {
 		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
 		return
 	}
-	if t.key.Answered() {
+	if t.kept.Answered {
 		t.rollback()
 		x.replay(t)
 		return
@@ -290,11 +289,11 @@ func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error
 	case err != nil:
 		x.answer(x.w, x.r, unknown, errors.Join(cause, err))
 		return
-	case again.key.Answered() && !r.is(again.kept.Stored): // it was rolled back, and a duplicate in another process handled since
+	case again.kept.Answered && !r.is(again.kept.Stored): // it was rolled back, and a duplicate in another process handled since
 		again.rollback()
 		x.replay(again)
 		return
-	case again.key.Answered():
+	case again.kept.Answered:
 		again.rollback()
 		x.committed(t, r)
 		x.send(r.Status, header, r.Body)
@@ -319,7 +318,7 @@ func (x *exchange) refuse(r *response, header http.Header) {
 		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
 		return
 	}
-	if t.key.Answered() { // a duplicate in another process was faster
+	if t.kept.Answered { // a duplicate in another process was faster
 		t.rollback()
 		x.replay(t)
 		return

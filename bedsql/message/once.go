@@ -280,7 +280,7 @@ func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Messa
 		defer time.AfterFunc(rollbackTimeout, cancel).Stop()
 		_ = tx.Rollback()
 	}()
-	if key.Answered() {
+	if k.Answered {
 		return nil, nil
 	}
 	group, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))

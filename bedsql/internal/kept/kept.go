@@ -27,7 +27,9 @@ type Request struct {
 
 	// Begun: the transaction is under the key.
 	Begun bool
-	// Stored is the Response of an earlier request, if the key is answered.
+	// Answered: an earlier request has committed under the key, and this one is rolled back.
+	Answered bool
+	// Stored is that one's Response.
 	Stored json.RawMessage
 	// Outstanding: BeginTx waited for another transaction under the key, or for its
 	// database, and gave up.

@@ -499,9 +499,8 @@ func TestHTTPRefusalIsKeptAlthoughItsRowsWereRolledBack(t *testing.T) {
 	}
 }
 
-// After a rollback, the handler's writes elsewhere are separate writes under the key, not the
-// request's.
-func TestHTTPWriteAfterARollbackDoesNotTakeTheRequestsPlace(t *testing.T) {
+// The key keeps the response of a request that was rolled back, too.
+func TestHTTPWriteAfterARollbackNeedsAKeyPart(t *testing.T) {
 	t.Parallel()
 	eachHome(t, func(t *testing.T, r *rig) {
 		var db *sql.DB
@@ -509,7 +508,9 @@ func TestHTTPWriteAfterARollbackDoesNotTakeTheRequestsPlace(t *testing.T) {
 			if err := bedhttp.Tx(r.Context()).Rollback(); err != nil {
 				t.Error(err)
 			}
-			if _, err := db.ExecContext(r.Context(), addOne); err != nil {
+			_, err := db.ExecContext(r.Context(), addOne)
+			wantNamesKeyPart(t, "without one", err)
+			if _, err := db.ExecContext(bedsql.WithKeyPart(r.Context(), "audit"), addOne); err != nil {
 				t.Error(err)
 			}
 			w.WriteHeader(http.StatusConflict)

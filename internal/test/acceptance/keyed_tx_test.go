@@ -122,7 +122,7 @@ func TestRequestThatSucceedsOnRetryIsAppliedOnce(t *testing.T) {
 					if err := tx.Commit(); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := r.wrapped.ExecContext(ctx, addOne); err != nil {
+					if _, err := r.wrapped.ExecContext(bedsql.WithKeyPart(ctx, "two"), addOne); err != nil {
 						t.Fatal(err)
 					}
 					if k.Replayed() != (i > 0) {

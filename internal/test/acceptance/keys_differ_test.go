@@ -187,7 +187,7 @@ func TestRefusedKeysInNumbersAreSaidOnce(t *testing.T) {
 	for _, e := range said.AllEntries() {
 		if strings.Contains(e.Message, "idempotency keys were used") {
 			warnings++
-			if line := fmt.Sprint(e.Message, e.Data); !strings.Contains(line, "parameter 1 of its statement 1") || strings.Contains(line, "70") {
+			if line := fmt.Sprint(e.Message, e.Data["last"]); !strings.Contains(line, "parameter 1 of its statement 1") || strings.Contains(line, "700") {
 				t.Errorf("it says %s", line)
 			}
 		}

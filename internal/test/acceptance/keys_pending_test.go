@@ -271,8 +271,8 @@ func TestKeyCommitTheJobDecidedIsRepeatable(t *testing.T) {
 	}, func(c *bedsql.Config) { c.SyncMaxDeliveryTryTimes = 1 })
 }
 
-// In a soft transaction the writes behind one that is refused go on.
-func TestKeyParkedSoftWriteKeepsItsPlace(t *testing.T) {
+// In a soft transaction the writes behind a refused one go on.
+func TestKeyPartOfParkedSoftWriteIsAppliedOnResend(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -285,7 +285,9 @@ func TestKeyParkedSoftWriteKeepsItsPlace(t *testing.T) {
 			}
 			r.stage(ctx, r.wrapped, "INSERT INTO account VALUES (?, ?)", 1, 5)
 			wantReplayed(t, k.Replayed(), false)
-			r.stage(ctx, r.wrapped, "INSERT INTO account VALUES (?, ?)", 2, 6)
+			_, err = r.wrapped.ExecContext(ctx, r.q("INSERT INTO account VALUES (?, ?)"), 2, 6)
+			wantUnusable(t, "a second write", err)
+			r.stage(bedsql.WithKeyPart(ctx, "two"), r.wrapped, "INSERT INTO account VALUES (?, ?)", 2, 6)
 			return k.Replayed(), st.End(context.Background())
 		}
 		replayed, err := send()
@@ -362,7 +364,7 @@ func TestKeyUnloggedRequestCanBeRepeated(t *testing.T) {
 			if _, err := r.wrapped.ExecContext(ctx, r.q(increment), 1, 1); err != nil && !errors.Is(err, bedsql.ErrNotLogged) {
 				t.Error(err)
 			}
-			tx, err := r.wrapped.BeginTx(ctx, nil)
+			tx, err := r.wrapped.BeginTx(bedsql.WithKeyPart(ctx, "two"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -320,8 +320,8 @@ func TestEndWithoutTimeLeavesTheWritesToTheJob(t *testing.T) {
 	})
 }
 
-// End before Commit leaves a write its place under the key: it may still be committed.
-func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
+// After an End before Commit the write may still be committed.
+func TestKeyOfWithStaysTakenUntilTheRollback(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {
 		if !w.seen {
@@ -332,11 +332,9 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 			k.SetFingerprint(key)
 			return ctx
 		}
-		adds := func(ctx context.Context) {
-			t.Helper()
-			if _, err := w.rig.wrapped.ExecContext(ctx, w.q(increment), 1, 2); err != nil {
-				t.Error(err)
-			}
+		adds := func(ctx context.Context) error {
+			_, err := w.rig.wrapped.ExecContext(ctx, w.q(increment), 1, 2)
+			return err
 		}
 		for key, end := range map[string]func(*sql.Tx) error{
 			"committed": (*sql.Tx).Commit, "rolled back": (*sql.Tx).Rollback,
@@ -370,12 +368,17 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 			if err := end(tx); err != nil {
 				t.Fatal(err)
 			}
-			adds(under)
-			if key != "committed" { // sent again, what was tried instead is its first write
-				adds(request(key))
+			if key == "committed" {
+				wantUnusable(t, key, adds(under))
+				continue
+			}
+			for _, ctx := range []context.Context{under, request(key)} { // and sent again
+				if err := adds(ctx); err != nil {
+					t.Errorf("%s: %v", key, err)
+				}
 			}
 		}
 		w.delivers()
-		w.wantBalances(101, 104)
+		w.wantBalances(101, 103)
 	})
 }
