@@ -188,6 +188,54 @@ func TestDoctorKnowsWhyALogInFails(t *testing.T) {
 	in.wrong("tls", "sslmode")
 }
 
+// letIn has a private PostgreSQL let in only what the lines of pg_hba.conf say.
+func letIn(t *testing.T, server *testdb.Server, lines ...string) {
+	t.Helper()
+	dir := filepath.Dir(value(t, server.DB(t), "SHOW hba_file"))
+	path := filepath.Join(dir, "doctor_hba.conf")
+	server.Exec("COPY (SELECT unnest(ARRAY['"+strings.Join(lines, "', '")+"'])) TO '"+path+"'")
+	server.RestartWith("hba_file=" + path)
+}
+
+func value(t *testing.T, db testdb.DB, query string) (v string) {
+	t.Helper()
+	if err := db.Open(t).QueryRowContext(t.Context(), query).Scan(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestDoctorFindsThatAServerTakesOnlyTLS(t *testing.T) {
+	t.Parallel()
+	t.Run("mariadb", func(t *testing.T) {
+		t.Parallel()
+		server := testdb.PrivateMariaDB(t)
+		in := install(t, sqliteFile(t), map[string]testdb.DB{"orders": server.DB(t)})
+		server.Exec("SET GLOBAL require_secure_transport = ON")
+		in.wrong("access", "tls=true") // the server denies access, and does not say why
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		server := testdb.PrivatePostgres(t)
+		db := server.DB(t)
+		in := install(t, sqliteFile(t), map[string]testdb.DB{"orders": db})
+		letIn(t, server, "host postgres all 127.0.0.1/32 trust", "hostssl all all 127.0.0.1/32 trust")
+		in.wrong("tls", "sslmode")
+	})
+}
+
+func TestDoctorNamesExpiryWherePostgresRefusesAPassword(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivatePostgres(t)
+	in := install(t, sqliteFile(t), map[string]testdb.DB{"orders": server.DB(t)})
+	server.Exec("CREATE ROLE late LOGIN PASSWORD 'x' VALID UNTIL '2001-01-01'")
+	letIn(t, server, "host all late 127.0.0.1/32 scram-sha-256", "host all all 127.0.0.1/32 trust")
+	late := in.sources["orders"]
+	late.DSN = strings.Replace(late.DSN, "postgres@", "late:x@", 1)
+	in.sources["orders"] = late
+	in.wrong("access", "VALID UNTIL")
+}
+
 func TestDoctorFindsRowSecurity(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)

@@ -315,7 +315,12 @@ func (p *patient) unreachable(err error) {
 	case among(1193, 1229, 1231, 1232, 1238, 1064) || slices.Contains([]string{"42704", "22023", "42601", "55P02"}, code.State):
 		p.find("dsn-parameter", "the server does not know a parameter of the DSN, or refuses its value: "+why, "fix or remove the parameter; what is no option of the driver is sent to the server as a setting")
 	case among(1045, 1698) || code.Denied() || strings.HasPrefix(code.State, "28"): // access denied
-		p.find("access", "the server refuses the account: "+why, "fix user and password in the DSN, or have an administrator give the account access; the password may have expired (PostgreSQL: VALID UNTIL), or the account may need TLS")
+		// MariaDB denies access where it requires TLS; PostgreSQL does not tell an expired password from a wrong one.
+		also := "set tls=true in the DSN if the server or the account requires TLS"
+		if p.Driver == "postgres" {
+			also = "an expired password (ALTER ROLE … VALID UNTIL) is refused as a wrong one"
+		}
+		p.find("access", "the server refuses the account: "+why, "fix user and password in the DSN, or have an administrator give the account access; "+also)
 	default:
 		p.find("unreachable", "it cannot be reached: "+why, "start the server, or fix the address in the DSN; look at what is between, and at TLS")
 	}
