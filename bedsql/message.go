@@ -160,7 +160,7 @@ func deliverLanes(ctx context.Context, units []*stagedUnit, behind error) {
 }
 
 // deliverLane delivers the units of a lane in their order. What comes after a pending message
-// is left to the job too, which keeps the order as far as it can.
+// is left to the job too, so that it does not arrive first.
 func deliverLane(ctx context.Context, lane []*stagedUnit, behind error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

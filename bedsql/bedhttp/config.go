@@ -58,7 +58,7 @@ type Config struct {
 	Keep func(status int) bool
 	// KeysPerHour is how many new keys of one client this process takes within an hour: each
 	// leaves a receipt with its response. More are answered 429; keys that were used before
-	// are answered as ever. Default 0: no bound.
+	// are answered as ever. Default 0: no bound, for one client may be a whole service.
 	KeysPerHour int
 	// Counters count the answers of the middleware. Default: its own.
 	Counters *Counters
