@@ -193,7 +193,7 @@ func letIn(t *testing.T, server *testdb.Server, lines ...string) {
 	t.Helper()
 	dir := filepath.Dir(value(t, server.DB(t), "SHOW hba_file"))
 	path := filepath.Join(dir, "doctor_hba.conf")
-	server.Exec("COPY (SELECT unnest(ARRAY['"+strings.Join(lines, "', '")+"'])) TO '"+path+"'")
+	server.Exec("COPY (SELECT unnest(ARRAY['" + strings.Join(lines, "', '") + "'])) TO '" + path + "'")
 	server.RestartWith("hba_file=" + path)
 }
 
