@@ -253,11 +253,11 @@ func TestTheLanguageIsChosenAndKept(t *testing.T) {
 	}
 	w := get(t, c, "/entries?state=parked&lang=zh")
 	cookies := w.Result().Cookies()
-	if len(cookies) != 1 || !strings.Contains(w.Body.String(), "已搁置") {
+	if len(cookies) != 1 || !strings.Contains(w.Body.String(), "待人工处理") {
 		t.Fatalf("cookies %v", cookies)
 	}
 	w = ask4(t, c, request{path: "/entries?state=parked", header: map[string]string{"Cookie": cookies[0].Name + "=" + cookies[0].Value, "Accept-Language": "en"}})
-	if body := w.Body.String(); !strings.Contains(body, "已搁置") || !slices.Contains(links(body), "/entries?state=parked&lang=en") {
+	if body := w.Body.String(); !strings.Contains(body, "待人工处理") || !slices.Contains(links(body), "/entries?state=parked&lang=en") {
 		t.Error("the choice is not kept, or there is no way back")
 	}
 }
