@@ -43,10 +43,9 @@ type keyedRequest struct {
 // refused, rolled back or not logged can be tried again. One that is pending, parked or of
 // unknown outcome keeps the key.
 //
-// The same key with another request is ErrKeyReused. Unless SetFingerprint says otherwise,
-// requests are the same if their SQL is, without comments (hints count), and their
-// parameters have the same values, whatever their Go types, time zones or pgx's mode of
-// sending them. The key is kept, hashed, for Config.KeyRetention, together with the answer.
+// The same key with another request is ErrKeyReused. Without SetFingerprint, the same
+// request has the same SQL, comments aside (hints count), and the same parameter values.
+// Go types, time zones and pgx's mode of sending do not matter. The key is kept, hashed, for Config.KeyRetention, together with the answer.
 // It implies ExactlyOnce. A second caller waits while the first is being applied. A write
 // that cannot carry a receipt (on a pinned connection, in a transaction begun without the
 // key or by a statement, several in one text) is ErrKeyUnusable.
@@ -54,10 +53,9 @@ type keyedRequest struct {
 // If one part of a staged soft transaction waits for longer than the retention, the key of
 // the delivered parts is forgotten: a resend applies these once more.
 //
-// In a local transaction that is answered again, the writes do not run, a statement that
-// failed is answered with the text of its error, and a query sees what is there now.
-// Commit confirms that all of it was the same request. Read-only transactions do not use
-// the key.
+// A resent local transaction does not run its writes. A statement that failed returns the
+// text of its error; queries see the present rows. Commit confirms that all of it was the
+// same request. Read-only transactions do not use the key.
 func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *IdempotencyKey) {
 	k := &IdempotencyKey{of: &keyedRequest{key: key, writes: map[string]*keyedWrite{}}}
 	return k.in(ctx), k
@@ -85,9 +83,8 @@ func (k *IdempotencyKey) in(ctx context.Context) context.Context {
 	return s.in(ctx)
 }
 
-// SetFingerprint says what the same request means, in place of what it asks the
-// database: for requests that differ each time they are sent (gorm's
-// created_at). Call it before the first write under the key.
+// SetFingerprint identifies the request in place of its SQL and parameters. Use it for
+// requests that differ in each resend (gorm's created_at), before the first write.
 func (k *IdempotencyKey) SetFingerprint(fingerprint string) {
 	k.of.mu.Lock()
 	defer k.of.mu.Unlock()
@@ -128,8 +125,8 @@ func (k *IdempotencyKey) take(c *connector) (*keyedWrite, error) {
 	return w, nil
 }
 
-// settle gives the key back if err says that the write was not applied and never will
-// be. w may be nil.
+// settle gives the key back if err rules out that the write is, or will be, applied. w may
+// be nil.
 func (w *keyedWrite) settle(err error) {
 	if err != nil && !undecided(err) && !isParked(err) {
 		w.back()

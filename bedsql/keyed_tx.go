@@ -33,9 +33,8 @@ type keyedTx struct {
 // keeps reports whether something else than the answers is kept. kt may be nil.
 func (kt *keyedTx) keeps() bool { return kt != nil && kt.kept != nil }
 
-// claim begins the transaction with its receipt: inner is open on c. If the
-// request was applied before, found says what to replay, and the transaction is
-// rolled back.
+// claim inserts the receipt into the transaction inner, open on c. If an earlier request
+// was applied, claim rolls inner back, and the keyedTx replays that one's answer.
 func (w *keyedWrite) claim(ctx context.Context, c *Conn, inner driver.Tx) (*keyedTx, attempt.Outcome) {
 	kt := &keyedTx{keyedWrite: w, request: w.key.request(), kept: kept.Of(ctx)}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, w.receipt
@@ -192,10 +191,9 @@ func (w *keyedWrite) begin(ctx context.Context, c *Conn, opts driver.TxOptions) 
 	return t, nil
 }
 
-// unseen is the savepoint that is set before a statement by which a transaction under an
-// idempotency key could end unseen: a procedure of MySQL's may commit or roll back. If it is
-// gone afterwards, so is the transaction, and what follows would be committed without the
-// receipt.
+// unseen is a savepoint before a statement that could end a transaction under an idempotency
+// key unseen: a procedure of MySQL's may commit or roll back. Without it afterwards, the
+// transaction has ended, and later writes would commit without the receipt.
 const unseen = "bed_unseen"
 
 var errEndedUnseen = errors.New("a statement in it, such as CALL, has committed it or rolled it back: " +
