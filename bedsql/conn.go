@@ -43,11 +43,7 @@ type Conn struct {
 	// recent is the text it was given last.
 	recent sqltext.Recent
 	pins
-	// autocommitOff says that SET autocommit=0 was sent: a transaction is always
-	// open.
-	autocommitOff bool
-	// tx is the open local transaction; nil outside of any, and on a connection
-	// whose writes are not logged.
+	// tx is the open local transaction of BeginTx; nil outside of any.
 	tx *localTx
 	// noReceipts is why the table of receipts was not found before the last
 	// transaction began.
@@ -118,10 +114,7 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	if c.dead {
 		return driver.ErrBadConn
 	}
-	if c.tx != nil && c.tx.state == txLost {
-		c.closed() // whoever was to roll back is gone
-	}
-	if !c.keepsState() && (c.tx != nil || !c.resetPinned(ctx)) {
+	if !c.keepsState() && !c.resetPinned(ctx) {
 		c.kill()
 		return driver.ErrBadConn
 	}
@@ -450,6 +443,10 @@ type pins struct {
 	warned bool
 }
 
+// controlledByText is why a connection is pinned by a statement that begins or ends a
+// transaction.
+const controlledByText = "a statement began or ended a transaction, which only BeginTx, Commit and Rollback do with a log"
+
 // sessionState is why a connection is pinned by a statement of which no more is known.
 const sessionState = "the session holds state that another connection would not see"
 
@@ -471,7 +468,9 @@ func (c *Conn) pin(why, by string) {
 // pinBy is pin by a statement: its beginning shows what it leaves behind.
 func (c *Conn) pinBy(s statement) {
 	start, why := strings.ToUpper(s.SQL[:min(len(s.SQL), 200)]), sessionState
-	switch {
+	switch kind := s.class.Kind; {
+	case kind == sqltext.Control, kind == sqltext.Rollback, kind == sqltext.Savepoint:
+		why = controlledByText
 	case strings.Contains(start, "LOCK"):
 		why = "the session holds a lock, as migrators take one, that another connection would not hold"
 	case strings.Contains(start, "TEMP"):

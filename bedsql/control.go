@@ -47,8 +47,8 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 	if err := c.admit(ctx, under, s); err != nil {
 		return r, err
 	}
-	if c.ends(s) {
-		res, err := c.endByText(ctx, under, s)
+	if c.tx != nil && s.class.ImplicitCommit && s.class.Kind != sqltext.Control {
+		res, err := c.endByDDL(ctx, under, s)
 		return attempt.Reply{Result: res, Rows: new(attempt.Rows)}, err
 	}
 	if err := c.tx.mark(ctx, s); err != nil {
@@ -58,7 +58,7 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 	if !errors.Is(err, driver.ErrSkip) {
 		c.observe(ctx, under, s, err)
 	}
-	if c.tx == nil && s.class.HasDML {
+	if c.tx == nil && (s.class.HasDML || s.class.Kind == sqltext.Control) {
 		err = c.c.leftOpen(err)
 	}
 	r.Rows = c.tx.watch(ctx, r.Rows, err)
@@ -66,9 +66,8 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 }
 
 // admit refuses what must not be sent: into a transaction that the database has
-// rolled back on its own, anything but its end; and several statements with a
-// write among them where nothing may run unlogged. Before a transaction begins it
-// looks for the table of receipts.
+// rolled back on its own, anything but its end; and what would have writes run
+// unlogged where they must not.
 func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if c.dead && c.tx == nil {
 		return driver.ErrBadConn // it could commit what is still open
@@ -105,21 +104,11 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	}
 	if c.tx != nil && c.tx.keyed != nil {
 		switch {
-		case c.ends(s), s.class.ImplicitCommit, s.class.Kind == sqltext.Rollback, s.class.Kind == sqltext.PrepareTransaction:
+		case s.class.ImplicitCommit, s.class.Kind == sqltext.Control, s.class.Kind == sqltext.Rollback:
 			return unusable("a statement would end the transaction, use its Commit or Rollback")
 		case s.class.Kind == sqltext.Multi && endsWithin(c.c.dialect.Flavor, s.SQL):
 			return unusable("one of several statements in one text would end the transaction")
 		}
-	}
-	switch s.class.Kind {
-	case sqltext.Begin, sqltext.AutocommitOff, sqltext.Savepoint:
-		if c.tx == nil && c.stagedIn(under) != nil {
-			return fmt.Errorf("%w: begin a local transaction by BeginTx, not by a statement", ErrStaged)
-		}
-		if under.key != nil && c.tx == nil {
-			return unusable("begin the transaction by BeginTx, not by a statement")
-		}
-		c.beforeBegin(ctx, under)
 	}
 	return nil
 }
@@ -128,30 +117,12 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 // unlogged; empty if there are none.
 func (c *Conn) writesUnlogged(s statement) string {
 	switch {
-	case s.class.Kind == sqltext.PrepareTransaction && c.tx != nil && len(c.tx.statements) > 0:
-		return "PREPARE TRANSACTION takes the writes of the transaction out of this session"
+	case s.class.Kind == sqltext.Control && c.tx != nil && len(c.tx.statements) > 0:
+		return controlledByText
 	case s.class.Kind == sqltext.Multi && s.class.HasDML:
 		return "several statements in one text: no error could say which of them ran"
 	}
 	return ""
-}
-
-// ends reports whether s ends an open transaction that has writes to deliver.
-func (c *Conn) ends(s statement) bool {
-	if c.tx == nil {
-		return false
-	}
-	switch s.class.Kind {
-	case sqltext.Commit:
-		return true
-	case sqltext.AutocommitOn:
-		// Inside a BEGIN with autocommit on it changes nothing.
-		return c.autocommitOff
-	case sqltext.ReleaseSavepoint:
-		return c.tx.endsWith(s.class.Name)
-	default:
-		return s.class.ImplicitCommit
-	}
 }
 
 // endsWithin reports whether one of several statements begins as one does that ends a
@@ -172,30 +143,11 @@ func endsWithin(f txlog.Flavor, text string) bool {
 // failed notes what a failed statement may have left behind.
 func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
-	undo := c.rollback(ctx, nil)
-	switch cl.Kind {
-	case sqltext.Begin, sqltext.Savepoint:
-		if doubt && c.tx == nil {
-			c.undo(undo) // it may have begun a transaction without anyone's knowing
-		}
-	case sqltext.RollbackTo:
-		if doubt && c.tx != nil {
-			c.tx.unreplayable(inDoubt)
-		}
-	case sqltext.Rollback:
-		switch {
-		case doubt:
-			c.undo(undo)
-		case !attempt.RolledBack(c.c.dialect, err):
-			c.discard() // it may still be open
-		}
-		if c.tx != nil && !c.dead && (doubt || c.tx.state == txLost) {
-			c.closed() // there is nothing left to roll back
-		}
-	case sqltext.Multi:
-		if cl.Pins {
-			c.pin("several statements in one text left the session in an unknown state", "")
-		}
+	switch {
+	case cl.Kind == sqltext.RollbackTo && doubt && c.tx != nil:
+		c.tx.unreplayable(inDoubt)
+	case cl.Kind == sqltext.Multi && cl.Pins:
+		c.pin("several statements in one text left the session in an unknown state", "")
 	}
 }
 
@@ -212,6 +164,12 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 	}
 	if err != nil {
 		c.failed(ctx, cl, err)
+	}
+	switch {
+	case cl.Kind == sqltext.Control, cl.Kind == sqltext.Rollback, cl.Kind == sqltext.Savepoint && c.tx == nil:
+		c.byText(s, err)
+		return
+	case err != nil:
 		return
 	}
 	if cl.Kind == sqltext.Session && !cl.Pins && c.tx == nil && c.c.dialect.Flavor == txlog.FlavorMySQL {
@@ -226,6 +184,8 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 		case sqltext.Session, sqltext.Opaque, sqltext.Multi:
 			t.home.distrust() // it may have rolled back a part
 			t.move(notPlainDML)
+		case sqltext.Savepoint:
+			t.save(cl.Name)
 		case sqltext.RollbackTo:
 			t.rollbackTo(cl.Name)
 		case sqltext.ReleaseSavepoint:
@@ -235,39 +195,19 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 	if cl.Pins {
 		c.carry(ctx, s)
 	}
-	c.bounds(ctx, cl)
 }
 
 const notPlainDML = "it holds a statement that is not plain DML"
 
-// bounds notes the transaction that a statement has begun or ended.
-func (c *Conn) bounds(ctx context.Context, cl sqltext.Class) {
-	begins := cl.Kind == sqltext.Begin
-	switch cl.Kind {
-	case sqltext.PrepareTransaction: // COMMIT PREPARED decides, in whatever session
-		c.tx.tell(homeUnknown, time.Now())
-		fallthrough
-	case sqltext.Commit, sqltext.Rollback:
-		c.closed()
-		begins = cl.Chain
-	case sqltext.Savepoint:
-		if c.tx == nil && c.c.dialect.Flavor == txlog.FlavorSQLite {
-			c.open(ctx).bySavepoint = true // outside a transaction SQLite's SAVEPOINT begins one
-		}
-		if c.tx != nil {
-			c.tx.save(cl.Name)
-		}
-	case sqltext.AutocommitOff:
-		c.autocommitOff = true
-		ctx, begins = context.Background(), true
-	case sqltext.AutocommitOn:
-		if c.autocommitOff { // the transaction that was open has ended
-			c.autocommitOff, c.tx = false, nil
-		}
+// byText notes a statement that begins or ends a transaction, with its error. It is not
+// followed: what runs in the session from now on is unlogged, and so is the rest of a local
+// transaction that was open.
+func (c *Conn) byText(s statement, err error) {
+	if t := c.tx; t != nil && (err != nil || s.class.Kind != sqltext.Rollback) {
+		t.tell(homeUnknown, time.Now())
 	}
-	if begins && c.tx == nil {
-		c.open(ctx)
-	}
+	c.closed()
+	c.pinBy(s)
 }
 
 // Begin implements driver.Conn.
@@ -289,6 +229,9 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if soft := c.stagedIn(under); soft != nil && c.tx == nil && !opts.ReadOnly {
 		return soft.begin(ctx, under, c, opts)
 	}
+	if c.tx != nil {
+		return nil, errBegun
+	}
 	if k := under.key; k != nil && !under.skip && !opts.ReadOnly {
 		return k.begin(ctx, c, opts)
 	}
@@ -298,46 +241,14 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if !opts.ReadOnly {
 		c.beforeBegin(ctx, under)
 	}
-	if c.tx != nil && c.c.dialect.Flavor != txlog.FlavorMySQL {
-		// A BEGIN sent as text is open. The driver says what the database makes
-		// of a second one; the writes so far are still to be committed.
-		inner, err := attempt.BeginTx(ctx, c.inner, opts)
-		if err != nil {
-			return nil, err
+	inner, err := attempt.BeginTx(ctx, c.inner, opts)
+	if err != nil {
+		if out := c.lossy(attempt.Failed(c.c.dialect, err, false)); !out.Class.Answered() {
+			c.undo(c.rollback(ctx, nil)) // it may have begun
 		}
-		return &tx{c: c, ctx: ctx, inner: inner}, nil
-	}
-	var (
-		inner     driver.Tx
-		failed    error
-		committed bool // the open transaction, although none has begun
-	)
-	t := c.tx
-	begin := func(ctx context.Context) ending {
-		if inner, failed = attempt.BeginTx(ctx, c.inner, opts); failed == nil {
-			return ending{}
-		}
-		out := c.lossy(attempt.Failed(c.c.dialect, failed, false))
-		if t == nil || !out.Class.Answered() {
-			return ending{Outcome: out}
-		}
-		var end ending
-		end, committed = c.afterImplicitCommit(ctx, out)
-		return end
-	}
-	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
-	// text) MySQL commits it first.
-	if swallowed, err := (ender{finish: begin, undo: c.rollback(ctx, nil)}).commit(ctx, c); err != nil && !swallowed {
-		failed = err
-	}
-	if failed != nil {
-		if t != nil && c.tx != t && !committed {
-			t.lose(failed) // to the caller it goes on
-		}
-		return nil, failed
+		return nil, err
 	}
 	local := c.open(ctx)
-	local.ctx = ctx
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
 	if opts.ReadOnly && under.key != nil && !under.skip {
 		local.mode = txReadOnly
@@ -363,11 +274,13 @@ func (c *Conn) begins(ctx context.Context) error {
 	return err
 }
 
+var errBegun = errors.New("bed: nothing was begun: a local transaction is open on this connection")
+
 // beforeBegin looks for the table of receipts before a transaction begins:
 // creating it later would commit the transaction where DDL does. If there is
 // none, the transaction's first write gets the error: it may only read.
 func (c *Conn) beforeBegin(ctx context.Context, under scope) {
-	if c.tx != nil || c.pinned != "" || under.skip || !under.exactlyOnce(&c.c.cfg) {
+	if c.pinned != "" || under.skip || !under.exactlyOnce(&c.c.cfg) {
 		return
 	}
 	c.eraseInTurn(ctx)
@@ -391,7 +304,7 @@ func (c *Conn) withoutReceipts() error {
 // open begins the list of a local transaction.
 func (c *Conn) open(ctx context.Context) *localTx {
 	under := scopeOf(ctx)
-	c.tx = &localTx{c: c, under: under, receipt: under.exactlyOnce(&c.c.cfg)}
+	c.tx = &localTx{c: c, ctx: ctx, under: under, receipt: under.exactlyOnce(&c.c.cfg)}
 	if c.pinned != "" || under.skip {
 		c.tx.mode = txUnlogged
 	}
@@ -402,10 +315,6 @@ func (c *Conn) open(ctx context.Context) *localTx {
 func (c *Conn) closed() {
 	c.tx.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
 	c.tx = nil
-	if c.autocommitOff {
-		// Nothing begins the next one: its statements say what it belongs to.
-		c.open(context.Background())
-	}
 }
 
 // failedInTx notes what an error inside a local transaction means for what
@@ -431,68 +340,41 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.O
 	return out
 }
 
-// endByText ends the open transaction by a statement that commits it, explicitly
-// or implicitly (MySQL's DDL).
-func (c *Conn) endByText(ctx context.Context, under scope, s statement) (driver.Result, error) {
+// endByDDL ends the open transaction by a statement that commits it: MySQL's DDL.
+func (c *Conn) endByDDL(ctx context.Context, under scope, s statement) (res driver.Result, failed error) {
 	t := c.tx
 	var (
-		res       driver.Result
-		own       error // of a statement that commits implicitly
+		own       error // of the statement
 		committed bool  // it did, and failed afterwards
 	)
-	swallowed, err := ender{finish: func(ctx context.Context) ending {
-		r, before, out := c.sendEnd(ctx, s)
-		res = r
-		if out.Err == nil || !s.class.ImplicitCommit {
-			return ending{Outcome: out}
+	swallowed, err := ender{finish: func(ctx context.Context) (end ending) {
+		var before bool
+		if res, before, own = c.send(ctx, s); own == nil {
+			return end
 		}
-		own = out.Err
-		if !out.Class.Answered() {
-			return ending{Outcome: out}
+		end.Outcome = c.lossy(attempt.Failed(c.c.dialect, own, before))
+		switch {
+		case !end.Class.Answered():
+		case before:
+			end.open = true
+		default:
+			end, committed = c.afterImplicitCommit(ctx, end.Outcome)
 		}
-		if before {
-			return ending{Outcome: out, open: true}
-		}
-		var end ending
-		end, committed = c.afterImplicitCommit(ctx, out)
 		return end
 	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
 	// A retry delivers the unit, and a soft transaction may swallow what became
 	// of it; neither runs the statement that was to commit it.
-	failed := own
-	if err != nil && !swallowed {
+	if failed = own; err != nil && (!swallowed || res == nil && own == nil) {
 		failed = err
 	}
 	switch {
 	case failed == nil, committed:
 		c.observe(ctx, under, s, own)
-	case s.class.ImplicitCommit && c.tx != t:
+	case c.tx != t:
 		// To the caller the transaction goes on.
 		t.lose(failed)
 	}
-	if failed != nil {
-		return nil, failed
-	}
-	if res == nil {
-		// A COMMIT that a soft transaction swallowed, or a retry delivered: it
-		// has no rows to report.
-		res = driver.RowsAffected(0)
-	}
-	return res, nil
-}
-
-// sendEnd runs a statement that ends the open transaction on the bare connection,
-// as one attempt. before is as for attempt.Send.
-func (c *Conn) sendEnd(ctx context.Context, s statement) (res driver.Result, before bool, out attempt.Outcome) {
-	res, before, err := c.send(ctx, s)
-	if err == nil {
-		return res, before, attempt.Outcome{Result: res}
-	}
-	out = attempt.Failed(c.c.dialect, err, before)
-	if !s.class.ImplicitCommit && (!before || out.Class.Answered()) {
-		out = attempt.CommitFailed(ctx, c.c.dialect, &c.session, err)
-	}
-	return res, before, c.lossy(out)
+	return res, failed
 }
 
 // afterImplicitCommit says how the open transaction ended when a statement that
@@ -537,7 +419,7 @@ func (c *Conn) undo(undo func() error) {
 	}
 }
 
-// rollback makes a ROLLBACK for undo, of tx or of what was begun by a statement.
+// rollback makes a ROLLBACK for undo, of tx or, without it, by a statement.
 func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
 	return func() error {
 		ctx, cancel := context.WithTimeout(ctx, undoTimeout)

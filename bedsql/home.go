@@ -155,7 +155,7 @@ func (h *home) isOf(c *Conn) bool {
 	if h.local != nil {
 		return h.local == c.tx
 	}
-	return !h.proved && !c.autocommitOff
+	return !h.proved
 }
 
 // ended notes how the transaction ended; the first to say so is right.

@@ -124,11 +124,8 @@ func (t *replayedTx) Commit() error {
 // begin begins a local transaction under an idempotency key. Like a DML it waits
 // for one under the same key that is still open.
 func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
-	switch {
-	case c.pinned != "":
+	if c.pinned != "" {
 		return nil, unusable(c.pinned)
-	case c.tx != nil:
-		return nil, unusable("a transaction is open already")
 	}
 	w, err := k.take(c.c)
 	if err != nil {
@@ -178,7 +175,7 @@ func (w *keyedWrite) begin(ctx context.Context, c *Conn, opts driver.TxOptions) 
 		}
 	}
 	local := c.open(ctx)
-	local.ctx, local.keyed = ctx, kt
+	local.keyed = kt
 	if keep := kt.kept; keep == nil {
 		w.in.Store(local)
 	} else if keep.Begun, keep.Answered = true, kt.replay != nil; keep.Answered {

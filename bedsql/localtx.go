@@ -17,7 +17,7 @@ import (
 // the unit that will be logged when it commits.
 type localTx struct {
 	c *Conn
-	// ctx is BeginTx's, at whose end database/sql rolls back; nil if a statement began it.
+	// ctx is BeginTx's, at whose end database/sql rolls back.
 	ctx context.Context
 	// fate is a homeState: homeUnknown once Commit was called.
 	fate atomic.Uint32
@@ -48,8 +48,6 @@ type localTx struct {
 	// moved says that unqualified names may lead elsewhere in its session than in
 	// others.
 	moved bool
-	// bySavepoint says that its first savepoint began it, and ends it.
-	bySavepoint bool
 	// home writes entries in it; nil if nobody does. Its COMMIT needs no entry then.
 	home *home
 	// order has the order keys of its writes.
@@ -199,11 +197,6 @@ func (t *localTx) rollbackTo(name string) {
 	}
 }
 
-// endsWith reports whether releasing the savepoint commits the transaction.
-func (t *localTx) endsWith(name string) bool {
-	return t.bySavepoint && t.find(name) == 0
-}
-
 func (t *localTx) releaseSavepoint(name string) {
 	if i := t.find(name); i >= 0 {
 		t.savepoints = t.savepoints[:i]
@@ -218,7 +211,7 @@ func (t *localTx) gone() bool {
 		return false
 	}
 	fate := homeState(t.fate.Load())
-	return fate == homeRolledBack || fate == homeOpen && t.ctx != nil && t.ctx.Err() != nil
+	return fate == homeRolledBack || fate == homeOpen && t.ctx.Err() != nil
 }
 
 // commits notes that COMMIT is on its way, or done, unless it was rolled back before. t may

@@ -85,7 +85,7 @@ func (t *localTx) stays(cl sqltext.Class) error {
 		return nil
 	}
 	switch cl.Kind {
-	case sqltext.Multi, sqltext.Opaque, sqltext.PrepareTransaction:
+	case sqltext.Multi, sqltext.Opaque, sqltext.Control:
 		return t.unmet.err
 	default:
 		return nil

@@ -324,7 +324,7 @@ func (t *stagedTx) control(cl sqltext.Class) (handled bool, err error) {
 			t.savepoints = t.savepoints[:at+1]
 		}
 		return true, nil
-	case sqltext.Begin, sqltext.Commit, sqltext.Rollback, sqltext.AutocommitOff, sqltext.AutocommitOn, sqltext.PrepareTransaction:
+	case sqltext.Control, sqltext.Rollback:
 		return true, fmt.Errorf("%w: end the local transaction by its Commit or Rollback, not by a statement", ErrStaged)
 	}
 	return false, nil

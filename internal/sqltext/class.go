@@ -71,22 +71,14 @@ const (
 	// not touch the session at all (SET GLOBAL). In a local transaction with a Session without
 	// Pins, the DML alone may have another meaning on a second run.
 	Session
-	// Begin, Commit, Rollback, Savepoint, RollbackTo, ReleaseSavepoint are transaction control
-	// sent as text. In SQLite a Savepoint outside a transaction begins one, and its release
-	// commits.
-	Begin
-	Commit
+	// Control begins a transaction or commits one as a statement: BEGIN, COMMIT, PostgreSQL's
+	// PREPARE TRANSACTION, MySQL's SET autocommit.
+	Control
 	Rollback
+	// Savepoint begins a transaction in SQLite if none is open.
 	Savepoint
 	RollbackTo
 	ReleaseSavepoint
-	// PrepareTransaction is PostgreSQL's: it ends the session's transaction, whose outcome is
-	// decided elsewhere.
-	PrepareTransaction
-	// AutocommitOff and AutocommitOn are MySQL's SET autocommit to a constant. With another
-	// value it is Session with Pins: its value is unknown.
-	AutocommitOff
-	AutocommitOn
 	// Multi is several statements in one text.
 	Multi
 	// Opaque is any other statement, with an unknown effect: CALL, DO, LOAD DATA, COPY, a
@@ -99,10 +91,8 @@ const (
 
 var kindNames = [...]string{
 	Read: "read", DML: "DML", DDL: "DDL", Session: "session state",
-	Begin: "begin", Commit: "commit", Rollback: "rollback",
+	Control: "transaction control", Rollback: "rollback",
 	Savepoint: "savepoint", RollbackTo: "rollback to savepoint", ReleaseSavepoint: "release savepoint",
-	PrepareTransaction: "prepare transaction",
-	AutocommitOff:      "autocommit off", AutocommitOn: "autocommit on",
 	Multi: "several statements", Opaque: "opaque", Empty: "empty",
 }
 
@@ -124,10 +114,8 @@ type Class struct {
 	Name string
 	// ImplicitCommit is set if running it first commits the open transaction (MySQL's DDL, LOCK
 	// TABLES, a BEGIN within a transaction …). A later failure does not undo the commit, unless
-	// the server could not parse the text. An AutocommitOn commits only if autocommit was off.
+	// the server could not parse the text.
 	ImplicitCommit bool
-	// Chain is set for a Commit or Rollback that begins the next transaction at once.
-	Chain bool
 	// Pins is set if the text also leaves state behind in the session, invisible on another
 	// connection. For a Multi: one of its statements pins, is transaction control, or is not
 	// plainly a read, DML or DDL.

@@ -215,10 +215,10 @@ func (p *reader) head() Class {
 	case "START":
 		return p.start()
 	case "COMMIT":
-		return p.commit(Commit)
+		return p.commit(Control)
 	case "END":
 		if f == Postgres || f == SQLite {
-			return p.commit(Commit)
+			return p.commit(Control)
 		}
 	case "ROLLBACK":
 		return p.rollback()
@@ -264,7 +264,7 @@ func (p *reader) head() Class {
 	case "PREPARE":
 		p.step()
 		if p.tok.kw == "TRANSACTION" && f == Postgres {
-			return p.simple(Class{Kind: PrepareTransaction})
+			return p.simple(Class{Kind: Control})
 		}
 		return p.prepared()
 	case "EXECUTE":

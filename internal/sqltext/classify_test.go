@@ -30,7 +30,7 @@ func describe(c Class) string {
 		is   bool
 		word string
 	}{
-		{c.Insert, "insert"}, {c.ImplicitCommit, "implicit-commit"}, {c.Chain, "chain"}, {c.Pins, "pins"},
+		{c.Insert, "insert"}, {c.ImplicitCommit, "implicit-commit"}, {c.Pins, "pins"},
 		{c.NeedsSession, "needs-session"}, {c.Locks, "locks"}, {c.HasDML, "has-DML"}, {c.ByQuoting, "by-quoting"},
 		{c.Hazards&SelfReferring != 0, "self-referring"}, {c.Hazards&NoKey != 0, "no-key"}, {c.Hazards&Limited != 0, "limited"},
 		{c.Hazards&NonDeterministic != 0, "non-deterministic"}, {c.Hazards&Clock != 0, "clock"},

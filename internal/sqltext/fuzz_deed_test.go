@@ -21,7 +21,7 @@ type deed struct {
 // against returns the deed's contradiction to a class, if any. Opaque texts may do anything. So may
 // several statements, except for the promises of their class.
 func (d deed) against(c Class) string {
-	control := c.Kind == Multi && c.Pins
+	control := c.Kind == Control || c.Kind == Multi && c.Pins
 	switch kind := c.Kind; {
 	case kind == Opaque:
 	case d.several && kind != Multi:
@@ -31,9 +31,9 @@ func (d deed) against(c Class) string {
 		return "changed rows"
 	case d.defined && kind != DDL && kind != Multi:
 		return "changed definitions"
-	case d.begun && kind != Begin && kind != AutocommitOff && !c.Chain && !control:
+	case d.begun && kind != Rollback && !control:
 		return "began a transaction"
-	case d.committed && kind != Commit && !c.ImplicitCommit && !control:
+	case d.committed && !c.ImplicitCommit && !control:
 		return "committed the transaction"
 	case d.lost && kind != Rollback && !control:
 		return "rolled the transaction back"

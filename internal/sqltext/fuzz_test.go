@@ -22,7 +22,6 @@ func FuzzClassify(f *testing.F) {
 		case want.Insert && want.Kind != DML,
 			want.NeedsSession && want.Kind != DML,
 			want.HasDML && want.Kind != Multi,
-			want.Chain && want.Kind != Commit && want.Kind != Rollback,
 			want.ImplicitCommit && fl != MySQL,
 			want.Kind == DML && want.Pins && !want.NeedsSession,
 			want.Hazards != 0 && want.Kind != DML,

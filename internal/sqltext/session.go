@@ -79,30 +79,8 @@ func (p *reader) assignment(c *Class, global *bool) {
 	if here {
 		return
 	}
-	name := p.tok
-	if p.atEnd() || !p.isAutocommit(name) {
-		c.Pins = true
-		return
-	}
-	p.step()
-	if p.tok.char != '=' && p.tok.typ != tokAssign {
-		c.Pins = true
-		return
-	}
-	p.step()
-	on, known := p.constant(p.tok)
-	if known {
-		p.step()
-		known = p.atEnd() || p.tok.char == ','
-	}
-	switch {
-	case !known:
-		c.Pins = true
-	case on:
-		c.Kind = AutocommitOn
-		c.ImplicitCommit = true
-	default:
-		c.Kind = AutocommitOff
+	if c.Pins = true; p.isAutocommit(p.tok) {
+		c.Kind = Control
 	}
 }
 

@@ -9,14 +9,14 @@ func (p *reader) begin() Class {
 	f := p.lex.flavor
 	p.step()
 	if f == Postgres || f == SQLite || p.atEnd() {
-		return Class{Kind: Begin, ImplicitCommit: f == MySQL}
+		return Class{Kind: Control, ImplicitCommit: f == MySQL}
 	}
 	switch p.tok.kw {
 	case "WORK":
-		return Class{Kind: Begin, ImplicitCommit: f == MySQL}
+		return Class{Kind: Control, ImplicitCommit: f == MySQL}
 	case "TRAN", "TRANSACTION", "ISOLATION", "READ", "DEFERRED", "IMMEDIATE", "EXCLUSIVE", "CONCURRENT":
 		if f == ANSI {
-			return Class{Kind: Begin}
+			return Class{Kind: Control}
 		}
 	}
 	// A compound statement: BEGIN NOT ATOMIC … END.
@@ -28,19 +28,18 @@ func (p *reader) begin() Class {
 func (p *reader) start() Class {
 	p.step()
 	if p.tok.kw == "TRANSACTION" && p.lex.flavor != SQLite {
-		return Class{Kind: Begin, ImplicitCommit: p.lex.flavor == MySQL}
+		return Class{Kind: Control, ImplicitCommit: p.lex.flavor == MySQL}
 	}
 	return Class{Kind: Opaque}
 }
 
-// commit reads the words after a COMMIT, or after a synonym of COMMIT or ROLLBACK.
+// commit reads a COMMIT, or a synonym of COMMIT or ROLLBACK.
 func (p *reader) commit(k Kind) Class {
 	p.step()
 	if p.tok.kw == "PREPARED" {
 		return Class{Kind: Opaque}
 	}
-	p.work()
-	return p.chain(k)
+	return Class{Kind: k}
 }
 
 func (p *reader) work() {
@@ -48,15 +47,6 @@ func (p *reader) work() {
 	case "WORK", "TRANSACTION", "TRAN":
 		p.step()
 	}
-}
-
-// chain reads [AND [NO] CHAIN].
-func (p *reader) chain(k Kind) Class {
-	c := Class{Kind: k}
-	if p.skip("AND") {
-		c.Chain = p.tok.kw == "CHAIN"
-	}
-	return c
 }
 
 func (p *reader) rollback() Class {
@@ -73,7 +63,7 @@ func (p *reader) rollback() Class {
 	if p.skip("TO") {
 		return p.named(RollbackTo)
 	}
-	return p.chain(Rollback)
+	return Class{Kind: Rollback}
 }
 
 // named reads [SAVEPOINT] name.
