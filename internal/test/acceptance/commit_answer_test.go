@@ -52,14 +52,6 @@ func TestADeferredConstraintIsTheCallers(t *testing.T) {
 				r.must(tx, "INSERT INTO child VALUES (1, 99)")
 				return tx.Commit()
 			},
-			"COMMIT as text": func(r *rig) error {
-				conn := r.conn()
-				defer func() { _ = conn.Close() }()
-				r.must(conn, "BEGIN")
-				r.must(conn, setBalance, 10, 1)
-				r.must(conn, "INSERT INTO child VALUES (1, 99)")
-				return r.fails(conn, "COMMIT")
-			},
 		} {
 			t.Run(name+" "+form, func(t *testing.T) {
 				t.Parallel()
@@ -151,13 +143,6 @@ func TestABusyCommitLeavesNoTransactionOpen(t *testing.T) {
 			tx := r.begin()
 			r.must(tx, setBalance, 10, 1)
 			return tx.Commit()
-		},
-		"COMMIT as text": func(r *rig) error {
-			conn := r.conn()
-			defer func() { _ = conn.Close() }()
-			r.must(conn, "BEGIN")
-			r.must(conn, setBalance, 10, 1)
-			return r.fails(conn, "COMMIT")
 		},
 	} {
 		t.Run(form, func(t *testing.T) {

@@ -59,31 +59,12 @@ func TestConnectionIsNotReusedAfterFailedEnd(t *testing.T) {
 			return end(tx)
 		}
 	}
-	asText := func(text string) func(*rig) error {
-		return func(r *rig) error {
-			conn := r.conn()
-			r.must(conn, "BEGIN")
-			r.must(conn, setBalance, 10, 1)
-			err := r.fails(conn, text)
-			// Nor by whoever holds it.
-			for _, next := range []string{"BEGIN", "COMMIT", "CREATE TABLE other (id INT)"} {
-				_, _ = conn.ExecContext(context.Background(), next)
-			}
-			if tx, err := conn.BeginTx(context.Background(), nil); err == nil {
-				_ = tx.Commit()
-			}
-			_ = conn.Close()
-			return err
-		}
-	}
 	for name, end := range map[string]struct {
 		fault string
 		end   func(*rig) error
 	}{
-		"Commit":           {"COMMIT", inTx((*sql.Tx).Commit)},
-		"Rollback":         {"ROLLBACK", inTx((*sql.Tx).Rollback)},
-		"COMMIT as text":   {"COMMIT", asText("COMMIT")},
-		"ROLLBACK as text": {"ROLLBACK", asText("ROLLBACK")},
+		"Commit":   {"COMMIT", inTx((*sql.Tx).Commit)},
+		"Rollback": {"ROLLBACK", inTx((*sql.Tx).Rollback)},
 	} {
 		for guarantee, change := range map[string]func(*bedsql.Config){"at least once": func(*bedsql.Config) {}, "exactly once": exactlyOnce} {
 			t.Run(name+" "+guarantee, func(t *testing.T) {
@@ -260,16 +241,6 @@ func TestInMemoryDatabaseOutlivesAFailedCommit(t *testing.T) {
 			}
 			r.must(tx, "INSERT INTO child VALUES (1, 99)")
 			return tx.Commit()
-		},
-		"COMMIT as text": func(r *rig, pool *sql.DB) error {
-			conn, err := pool.Conn(context.Background())
-			if err != nil {
-				return err
-			}
-			defer func() { _ = conn.Close() }()
-			r.must(conn, "BEGIN")
-			r.must(conn, "INSERT INTO child VALUES (1, 99)")
-			return r.fails(conn, "COMMIT")
 		},
 	} {
 		for guarantee, change := range map[string]func(*bedsql.Config){"at least once": func(*bedsql.Config) {}, "exactly once": exactlyOnce} {

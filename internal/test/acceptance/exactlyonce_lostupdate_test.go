@@ -97,18 +97,18 @@ func TestLateCommitIsEitherFoundOrVoided(t *testing.T) {
 				r.bare.SetMaxOpenConns(1)
 				r.receiptTable()
 				r.account(100)
-				conn := r.conn()
-				r.must(conn, "BEGIN")
-				r.addAsRead(conn, read)
-				held, arrive := p.Hold(committing.match)
-				defer arrive()
 				ctx, leave := context.WithCancel(context.Background())
 				defer leave()
+				conn := r.conn()
+				tx, err := conn.BeginTx(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.addAsRead(tx, read)
+				held, arrive := p.Hold(committing.match)
+				defer arrive()
 				done := make(chan error, 1)
-				go func() {
-					_, err := conn.ExecContext(ctx, "COMMIT")
-					done <- err
-				}()
+				go func() { done <- tx.Commit() }()
 				waitFor(t, "COMMIT was held", held)
 				leave()
 				pending := wantPending(t, <-done)

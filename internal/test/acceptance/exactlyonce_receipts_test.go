@@ -73,17 +73,6 @@ func TestMissingCreateRightNamesTheRemedy(t *testing.T) {
 				_, err = tx.ExecContext(ctx, addOne)
 				return err
 			},
-			"a BEGIN as text": func() error {
-				conn, err := r.wrapped.Conn(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = conn.Close() }()
-				r.must(conn, "BEGIN")
-				defer r.must(conn, "ROLLBACK")
-				_, err = conn.ExecContext(ctx, addOne)
-				return err
-			},
 			"a staged write": func() error {
 				ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 				if err != nil {

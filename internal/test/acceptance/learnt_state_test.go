@@ -111,13 +111,16 @@ func TestTransactionContinuedAfterAnErrorIsLogged(t *testing.T) {
 			r, p := newRigBehindProxy(t, testdb.Postgres(t), noSyncRetry)
 			r.account(1, 2)
 			c := r.conn()
-			r.must(c, "BEGIN")
-			r.must(c, setBalance, 10, 1)
+			tx, err := c.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.must(tx, setBalance, 10, 1)
 			how.save(r, c)
 			r.fails(c, "INSERT INTO account VALUES (1, 1)")
 			how.back(r, c)
 			p.CutAfter(testproxy.Text("commit"))
-			if _, err := c.ExecContext(t.Context(), "COMMIT"); !errors.Is(err, bedsql.ErrPending) {
+			if err := tx.Commit(); !errors.Is(err, bedsql.ErrPending) {
 				t.Errorf("COMMIT: %v, want ErrPending; the balance is %d, the log has %d", err, r.balance(1), len(r.logs()))
 			}
 		})
@@ -128,33 +131,24 @@ func TestTransactionContinuedAfterAnErrorIsLogged(t *testing.T) {
 // of bed's own questions.
 func TestSetTransactionIsForTheApplicationsNextTransaction(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"BEGIN", "BeginTx"} {
-		for name, guarantee := range map[string]bedsql.Guarantee{"at least once": bedsql.AtLeastOnce, "exactly once": bedsql.ExactlyOnce} {
-			t.Run(name+", "+how, func(t *testing.T) {
-				t.Parallel()
-				r := newRig(t, testdb.MySQL(t), func(c *bedsql.Config) { c.Guarantee = guarantee })
-				r.account(1)
-				c := r.conn()
-				r.must(c, "SET TRANSACTION READ ONLY")
-				var on executor = c
-				switch how {
-				case "BEGIN":
-					r.must(c, "BEGIN")
-				case "BeginTx":
-					tx, err := c.BeginTx(t.Context(), nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer func() { _ = tx.Rollback() }()
-					on = tx
-				}
-				err := r.fails(on, "UPDATE account SET balance = 7 WHERE id = 1")
-				const readOnly = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
-				if my := new(mysql.MySQLError); !errors.As(err, &my) || my.Number != readOnly {
-					t.Errorf("a write in a read-only transaction: %v", err)
-				}
-				r.wantBalances(1)
-			})
-		}
+	for name, guarantee := range map[string]bedsql.Guarantee{"at least once": bedsql.AtLeastOnce, "exactly once": bedsql.ExactlyOnce} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, testdb.MySQL(t), func(c *bedsql.Config) { c.Guarantee = guarantee })
+			r.account(1)
+			c := r.conn()
+			r.must(c, "SET TRANSACTION READ ONLY")
+			tx, err := c.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			err = r.fails(tx, "UPDATE account SET balance = 7 WHERE id = 1")
+			const readOnly = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+			if my := new(mysql.MySQLError); !errors.As(err, &my) || my.Number != readOnly {
+				t.Errorf("a write in a read-only transaction: %v", err)
+			}
+			r.wantBalances(1)
+		})
 	}
 }

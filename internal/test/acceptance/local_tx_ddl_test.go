@@ -1,7 +1,6 @@
 package acceptance
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -135,21 +134,5 @@ func TestUnloggableUnitBeforeDDLEndsTheTransaction(t *testing.T) {
 	r.wantBalances(1, 2)
 	r.must(r.wrapped, setBalance, 11, 1)
 	r.wantBalances(11, 2)
-	r.wantNoLog()
-}
-
-func TestBeginOverAnOpenTransactionWithoutAnswer(t *testing.T) {
-	t.Parallel()
-	r, p := newRigBehindProxy(t, testdb.MySQL(t))
-	r.account(1)
-	conn := r.conn()
-	r.must(conn, "BEGIN")
-	r.must(conn, setBalance, 10, 1)
-	p.CutBefore(testproxy.Text("START TRANSACTION"))
-	if tx, err := conn.BeginTx(context.Background(), nil); err == nil {
-		_ = tx.Rollback()
-		t.Error("BeginTx succeeded on a connection that was cut")
-	}
-	r.wantBalances(10) // what it was to commit is delivered
 	r.wantNoLog()
 }

@@ -2,14 +2,12 @@ package acceptance
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
@@ -36,16 +34,17 @@ func TestDDLThatFailsBeforeItsCommitEndsNothing(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, freshLike(t, db))
 			r.account(1, 2)
-			conn := r.conn()
-			r.must(conn, "BEGIN")
-			r.must(conn, setBalance, 10, 1)
+			tx := r.begin()
+			r.must(tx, setBalance, 10, 1)
 			var my *mysql.MySQLError
-			if err := r.fails(conn, ddl.text, ddl.args...); !errors.As(err, &my) {
+			if err := r.fails(tx, ddl.text, ddl.args...); !errors.As(err, &my) {
 				t.Errorf("the error is %v, want the driver's own", err)
 			}
-			r.must(conn, setBalance, 20, 2)
+			r.must(tx, setBalance, 20, 2)
 			r.wantBalances(1, 2)
-			r.must(conn, "ROLLBACK")
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
 			r.wantBalances(1, 2)
 			if n := r.counters.Delivered.Load(); n != 0 {
 				t.Errorf("%d writes were counted as delivered, and all were rolled back", n)
@@ -53,29 +52,6 @@ func TestDDLThatFailsBeforeItsCommitEndsNothing(t *testing.T) {
 			r.wantNoLog()
 		})
 	}
-}
-
-// MySQL refuses an isolation level for a transaction that has begun, and the
-// driver asks for it before it sends START TRANSACTION.
-func TestABeginThatIsRefusedEndsNothing(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, testdb.MySQL(t))
-	r.account(1, 2)
-	conn := r.conn()
-	r.must(conn, "BEGIN")
-	r.must(conn, setBalance, 10, 1)
-	_, err := conn.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelSerializable})
-	var my *mysql.MySQLError
-	if !errors.As(err, &my) || my.Number != 1568 {
-		t.Fatalf("BeginTx: %v, want the driver's own error", err)
-	}
-	r.must(conn, setBalance, 20, 2)
-	r.must(conn, "ROLLBACK")
-	r.wantBalances(1, 2)
-	if n := r.counters.Delivered.Load(); n != 0 {
-		t.Errorf("%d writes were counted as delivered, and all were rolled back", n)
-	}
-	r.wantNoLog()
 }
 
 // A COMMIT that was not sent leaves its transaction open on the server. The
@@ -90,10 +66,12 @@ func TestTransactionLeftToTheJobCannotBeCommitted(t *testing.T) {
 		})
 		r.account(100)
 		conn := r.conn()
-		r.must(conn, "BEGIN")
-		r.must(conn, "UPDATE account SET balance = balance - ? WHERE id = ?", 1, 1)
-		_, err := conn.ExecContext(ctx, "COMMIT")
-		wantPending(t, err)
+		tx, err := conn.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.must(tx, "UPDATE account SET balance = balance - ? WHERE id = ?", 1, 1)
+		wantPending(t, tx.Commit())
 		// Whatever the answer to it is.
 		_, _ = conn.ExecContext(context.Background(), "COMMIT")
 		_ = conn.Close()
@@ -115,43 +93,11 @@ func (s *endsAfterAdd) Add(ctx context.Context, lease time.Duration, units ...*t
 	return err
 }
 
-func TestABusyReleaseLeavesNoTransactionOpen(t *testing.T) {
-	t.Parallel()
-	db := testdb.SQLite(t)
-	db.DSN = "file:" + db.Name // a rollback journal, in which readers block COMMIT
-	r := newRig(t, db)
-	r.wrapped.SetMaxOpenConns(1)
-	r.account(1, 2)
-	conn := r.conn()
-	r.must(conn, "SAVEPOINT outermost")
-	r.must(conn, setBalance, 10, 1)
-	reader, err := r.bare.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = reader.Rollback() }()
-	var n int
-	if err := reader.QueryRow("SELECT COUNT(*) FROM account").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	var busy *sqlitedriver.Error
-	if err := r.fails(conn, "RELEASE outermost"); !errors.As(err, &busy) || busy.Code()&0xff != 5 {
-		t.Fatalf("the error is %v, want the driver's own: busy", err)
-	}
-	if err := reader.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	r.must(conn, setBalance, 20, 2)
-	_ = conn.Close()
-	r.wantBalances(1, 20)
-	r.wantNoLog()
-}
-
 // A BEGIN that waits for SQLite's lock is not interrupted by the end of its
 // context: it begins, and the driver reports the context's error all the same.
 func TestBeginWithEndedContextLeavesNoTransactionOpen(t *testing.T) {
 	t.Parallel()
-	db := withParam(testdb.SQLite(t), "_pragma", "busy_timeout(20000)")
+	db := withParam(withParam(testdb.SQLite(t), "_pragma", "busy_timeout(20000)"), "_txlock", "immediate")
 	r := newRig(t, db)
 	r.account(1)
 	free := r.blockRow(1)
@@ -161,7 +107,7 @@ func TestBeginWithEndedContextLeavesNoTransactionOpen(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+		_, err := conn.BeginTx(ctx, nil)
 		done <- err
 	}()
 	<-ctx.Done()
@@ -187,59 +133,17 @@ func TestRollbackWithoutTransactionEndsTheLostOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	r.account(1, 2)
-	conn := r.conn()
-	r.must(conn, "BEGIN")
-	r.must(conn, setBalance, 10, 1)
-	r.fails(conn, "INSERT OR ROLLBACK INTO account VALUES (2, 0)")
-	if err := r.fails(conn, setBalance, 20, 2); !errors.Is(err, bedsql.ErrTransactionLost) {
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	r.fails(tx, "INSERT OR ROLLBACK INTO account VALUES (2, 0)")
+	if err := r.fails(tx, setBalance, 20, 2); !errors.Is(err, bedsql.ErrTransactionLost) {
 		t.Errorf("the error is %v, want ErrTransactionLost", err)
 	}
-	r.fails(conn, "ROLLBACK")
-	r.must(conn, setBalance, 21, 2)
+	r.fails(tx, "ROLLBACK")
+	r.must(tx, setBalance, 21, 2)
+	_ = tx.Rollback()
 	r.wantBalances(1, 21)
 	r.wantNoLog()
-}
-
-// With autocommit off the next transaction begins with its first statement,
-// not with the COMMIT before it.
-func TestAutocommitOffTransactionInheritsNothing(t *testing.T) {
-	t.Parallel()
-	db := testdb.MySQL(t)
-	for name, commit := range map[string]func(*testing.T, *rig, *sql.Conn){
-		"under a soft transaction": func(t *testing.T, r *rig, conn *sql.Conn) {
-			ctx, soft, err := bedsql.Begin(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
-				t.Fatal(err)
-			}
-			if err := soft.End(ctx); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"under Unlogged": func(t *testing.T, r *rig, conn *sql.Conn) {
-			if _, err := conn.ExecContext(bedsql.Unlogged(context.Background()), "COMMIT"); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, freshLike(t, db))
-			r.account(1, 2)
-			conn := r.conn()
-			r.must(conn, "SET autocommit = 0")
-			r.must(conn, setBalance, 10, 1)
-			commit(t, r, conn)
-			r.must(conn, setBalance, 20, 2)
-			r.must(conn, "COMMIT")
-			r.wantBalances(10, 20)
-			if n := r.counters.Delivered.Load(); n != 2 {
-				t.Errorf("%d units were counted as delivered, want both", n)
-			}
-		})
-	}
 }
 
 // In a soft transaction, End reports the pending unit, but not the statement that implicitly
@@ -256,41 +160,22 @@ func TestSyntaxErrorInAUnitIsReturned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := r.conn()
-	for _, q := range []string{"BEGIN", "UPDATE account SET balance = balance - 1 WHERE id = 1"} {
-		if _, err := conn.ExecContext(ctx, q); err != nil {
-			t.Fatal(err)
-		}
+	tx, err := r.wrapped.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := conn.ExecContext(ctx, "CREATE TABLE (((("); err == nil {
+	r.must(tx, "UPDATE account SET balance = balance - 1 WHERE id = 1")
+	if _, err := tx.ExecContext(ctx, "CREATE TABLE (((("); err == nil {
 		t.Error("a syntax error is reported as a success")
 	}
 	// The unit is the job's: it must not be committed besides.
-	_, _ = conn.ExecContext(ctx, "COMMIT")
-	_ = conn.Close()
+	_ = tx.Commit()
 	if err := soft.End(ctx); !errors.Is(err, bedsql.ErrPending) {
 		t.Errorf("End: %v, want ErrPending", err)
 	}
 	r.wantBalances(1)
 	eventually(t, "the job delivers it", func() bool { return r.runOnce().Delivered > 0 })
 	r.wantBalances(0)
-	r.wantNoLog()
-}
-
-// With the bare driver, a caller that returns the connection without a ROLLBACK has no transaction
-// to roll back: the database has done so.
-func TestLostTransactionDoesNotStayInThePool(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, testdb.SQLite(t))
-	r.wrapped.SetMaxOpenConns(1)
-	r.account(1, 2)
-	conn := r.conn()
-	r.must(conn, "BEGIN")
-	r.must(conn, setBalance, 10, 1)
-	r.fails(conn, "INSERT OR ROLLBACK INTO account VALUES (2, 0)")
-	_ = conn.Close()
-	r.must(r.wrapped, setBalance, 21, 2)
-	r.wantBalances(1, 21)
 	r.wantNoLog()
 }
 

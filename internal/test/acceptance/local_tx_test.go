@@ -8,7 +8,6 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 const setBalance = "UPDATE account SET balance = ? WHERE id = ?"
@@ -170,29 +169,6 @@ func TestUnloggableTransactionIsRolledBack(t *testing.T) {
 	})
 }
 
-func TestUnloggableTextTransactionIsRolledBack(t *testing.T) {
-	t.Parallel()
-	eachServer(t, func(t *testing.T, db testdb.DB) {
-		r, p := newRigLogBehindProxy(t, db)
-		r.wrapped.SetMaxOpenConns(1)
-		r.account(1)
-		conn := r.conn()
-		r.must(conn, "BEGIN")
-		r.must(conn, setBalance, 10, 1)
-		p.Refuse()
-		p.CutAll()
-		if err := r.fails(conn, "COMMIT"); !errors.Is(err, bedsql.ErrNotLogged) {
-			t.Errorf("COMMIT: %v, want ErrNotLogged", err)
-		}
-		_ = conn.Close()
-		r.wantBalances(1)
-		p.Accept()
-		r.must(r.wrapped, setBalance, 11, 1)
-		r.wantBalances(11)
-		r.wantNoLog()
-	})
-}
-
 func TestAClosedLogRollsBackOnEveryDatabase(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -213,53 +189,6 @@ func TestAClosedLogRollsBackOnEveryDatabase(t *testing.T) {
 	})
 }
 
-func TestTransactionControlAsTextMakesAUnit(t *testing.T) {
-	t.Parallel()
-	eachServer(t, func(t *testing.T, db testdb.DB) {
-		r, p := newRigBehindProxy(t, db, noSyncRetry)
-		r.account(1, 2)
-		conn := r.conn()
-		r.must(conn, "begin")
-		r.must(conn, setBalance, 10, 1)
-		r.must(conn, setBalance, 20, 2)
-		r.wantBalances(1, 2)
-		r.wantNoLog()
-		p.CutBefore(testproxy.Text("COMMIT"))
-		wantPending(t, r.fails(conn, "/* the end */ Commit;"))
-		if u := r.wantOneLog(); len(u.Statements) != 2 {
-			t.Errorf("the unit has %d statements, want 2", len(u.Statements))
-		}
-		r.runOnce()
-		r.wantBalances(10, 20)
-		r.wantNoLog()
-	})
-}
-
-func TestWithAutocommitOffEveryCommitIsAUnit(t *testing.T) {
-	t.Parallel()
-	r, p := newRigBehindProxy(t, testdb.MySQL(t), noSyncRetry)
-	r.account(1, 2, 3)
-	conn := r.conn()
-	r.must(conn, "SET autocommit = 0")
-	r.must(conn, setBalance, 10, 1)
-	r.must(conn, "COMMIT")
-	r.wantBalances(10)
-	r.must(conn, setBalance, 20, 2)
-	r.must(conn, "ROLLBACK")
-	r.must(conn, setBalance, 30, 3)
-	r.must(conn, "SET autocommit = 1") // commits
-	r.wantBalances(10, 2, 30)
-	r.wantNoLog()
-	if n := r.counters.Delivered.Load(); n != 2 {
-		t.Errorf("%d units were counted as delivered, want 2", n)
-	}
-	r.must(conn, "SET autocommit = 0")
-	r.must(conn, setBalance, 21, 2)
-	p.CutBefore(testproxy.Text("autocommit"))
-	wantPending(t, r.fails(conn, "SET autocommit = 1"))
-	r.wantOneLog()
-}
-
 // An argument that does not fit fails in the driver: the server has heard
 // nothing, and its transaction is as good as before.
 func TestMisfitArgumentDoesNotAbortTheUnit(t *testing.T) {
@@ -277,46 +206,9 @@ func TestMisfitArgumentDoesNotAbortTheUnit(t *testing.T) {
 	r.wantBalances(10, 2)
 }
 
-// SQLite begins a transaction by a savepoint outside of one, and commits it
-// when that savepoint is released.
-func TestOutermostSQLiteSavepointIsATransaction(t *testing.T) {
-	t.Parallel()
-	var logged []int
-	r := newRig(t, testdb.SQLite(t), func(c *bedsql.Config) {
-		c.Storage = &hookedStorage{Storage: c.Storage, onAdd: func(units []*txlog.Unit) error {
-			logged = append(logged, len(units[0].Statements))
-			return nil
-		}}
-	})
-	r.account(1, 2, 3)
-	conn := r.conn()
-	r.must(conn, "SAVEPOINT outermost")
-	r.must(conn, setBalance, 10, 1)
-	r.must(conn, "SAVEPOINT b")
-	r.must(conn, setBalance, 20, 2)
-	r.must(conn, "ROLLBACK TO b")
-	r.must(conn, "RELEASE b")
-	r.must(conn, setBalance, 30, 3)
-	if len(logged) != 0 {
-		t.Errorf("units of %v statements were logged and called delivered inside an open transaction", logged)
-	}
-	r.wantBalances(1, 2, 3)
-	r.must(conn, "RELEASE outermost")
-	r.wantBalances(10, 2, 30)
-	if len(logged) != 1 || logged[0] != 2 {
-		t.Errorf("units of %v statements were logged, want one of 2", logged)
-	}
-	r.must(conn, "SAVEPOINT a")
-	r.must(conn, setBalance, 11, 1)
-	r.must(conn, "ROLLBACK")
-	r.must(conn, setBalance, 21, 2)
-	r.wantBalances(10, 21, 30)
-	r.wantNoLog()
-}
-
 // A COMMIT that the caller's context forbade at the last moment is not sent,
 // and the connection does not go back to the pool with its transaction.
-func TestEndedContextsTextCommitLeavesNoTransactionOpen(t *testing.T) {
+func TestEndedContextsCommitLeavesNoTransactionOpen(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		ctx, end := context.WithCancel(context.Background())
@@ -326,12 +218,12 @@ func TestEndedContextsTextCommitLeavesNoTransactionOpen(t *testing.T) {
 		})
 		r.wrapped.SetMaxOpenConns(1)
 		r.account(1)
-		conn := r.conn()
-		r.must(conn, "BEGIN")
-		r.must(conn, setBalance, 10, 1)
-		_, err := conn.ExecContext(ctx, "COMMIT")
-		wantPending(t, err)
-		_ = conn.Close()
+		tx, err := r.wrapped.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.must(tx, setBalance, 10, 1)
+		wantPending(t, tx.Commit())
 		r.wantBalances(1)
 		// Outside of any transaction, so that others see it.
 		if _, err := r.wrapped.ExecContext(bedsql.Unlogged(context.Background()), r.q(setBalance), 5, 1); err != nil {

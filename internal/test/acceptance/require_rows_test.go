@@ -184,35 +184,14 @@ func TestUnmetRowsRollBackALocalTransaction(t *testing.T) {
 			r := newRig(t, db, guarantee)
 			r.wrapped.SetMaxOpenConns(1)
 			r.account(5, 0)
-			for name, commit := range map[string]func(conn *sql.Conn) error{
-				"Commit": nil,
-				"COMMIT": func(conn *sql.Conn) error { return r.fails(conn, "COMMIT") },
-			} {
-				conn := r.conn()
-				var on executor = conn
-				if commit == nil {
-					tx, err := conn.BeginTx(context.Background(), nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					on, commit = tx, func(*sql.Conn) error { return tx.Commit() }
-				} else {
-					r.must(conn, "BEGIN")
-				}
-				r.must(on, take, 1, 1)
-				_, err := on.ExecContext(one, r.q(take), 1, 2)
-				wantUnmet(t, err, 1, 0)
-				r.must(on, take, 1, 1) // what follows runs, and goes with the rest
-				if err := commit(conn); true {
-					wantUnmet(t, err, 1, 0)
-				}
-				r.must(conn, setBalance, 0, 2) // in no transaction
-				_ = conn.Close()
-				if t.Failed() {
-					t.Fatal(name)
-				}
-				r.wantBalances(5, 0)
-			}
+			tx := r.begin()
+			r.must(tx, take, 1, 1)
+			_, err := tx.ExecContext(one, r.q(take), 1, 2)
+			wantUnmet(t, err, 1, 0)
+			r.must(tx, take, 1, 1) // what follows runs, and goes with the rest
+			wantUnmet(t, tx.Commit(), 1, 0)
+			r.must(r.wrapped, setBalance, 0, 2) // in no transaction
+			r.wantBalances(5, 0)
 			r.wantNoLog()
 		})
 	})
@@ -275,28 +254,19 @@ func TestNothingCommitsUnmetRows(t *testing.T) {
 		for _, query := range (testdb.By[[]string]{
 			MySQL:    []string{"CREATE TABLE other (id INT)", "START TRANSACTION", "SET autocommit = 1", "UPDATE account SET balance = 1; COMMIT", "BEGIN NOT ATOMIC COMMIT; END"},
 			Postgres: []string{"PREPARE TRANSACTION 'x'", "SELECT 1; COMMIT", "DO $$ BEGIN COMMIT; END $$"},
-			SQLite:   []string{"UPDATE account SET balance = 1; COMMIT", "RELEASE first", "END"},
+			SQLite:   []string{"UPDATE account SET balance = 1; COMMIT", "END"},
 		}).For(db.Driver) {
 			r := newRig(t, freshLike(t, db))
 			r.wrapped.SetMaxOpenConns(1)
 			r.account(5, 0)
-			conn := r.conn()
-			begin := "BEGIN"
-			switch {
-			case strings.HasPrefix(query, "RELEASE"):
-				begin = "SAVEPOINT first"
-			case strings.HasPrefix(query, "SET"):
-				begin = "SET autocommit = 0"
-			}
-			r.must(conn, begin)
-			r.must(conn, take, 1, 1)
-			_, err := conn.ExecContext(one, r.q(take), 1, 2)
+			tx := r.begin()
+			r.must(tx, take, 1, 1)
+			_, err := tx.ExecContext(one, r.q(take), 1, 2)
 			wantUnmet(t, err, 1, 0)
-			if err := r.fails(conn, query); true {
+			if err := r.fails(tx, query); true {
 				wantUnmet(t, err, 1, 0)
 			}
-			_, _ = conn.ExecContext(context.Background(), "ROLLBACK")
-			_ = conn.Close()
+			_ = tx.Rollback()
 			r.wantBalances(5, 0)
 			r.wantNoLog()
 		}

@@ -207,9 +207,11 @@ func TestIgnoredPragmaIsIgnoredOnEveryConnection(t *testing.T) {
 	r.exec("CREATE TABLE parent (id INT PRIMARY KEY)", "CREATE TABLE child (p INT REFERENCES parent ON DELETE CASCADE)",
 		"INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (1)")
 	r.wrapped.SetMaxOpenConns(1)
-	r.must(r.wrapped, "BEGIN")
-	r.must(r.wrapped, "PRAGMA foreign_keys = ON")
-	r.must(r.wrapped, "COMMIT")
+	tx := r.begin()
+	r.must(tx, "PRAGMA foreign_keys = ON")
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	ctx, soft, err := bedsql.Begin(t.Context(), bedsql.Staged())
 	if err != nil {
 		t.Fatal(err)

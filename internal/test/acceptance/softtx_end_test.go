@@ -155,19 +155,16 @@ func TestEndReportsDriverPanicInSoftTransaction(t *testing.T) {
 						_, _ = pool.ExecContext(ctx, addOne)
 						return
 					}
-					conn, err := pool.Conn(ctx)
+					tx, err := pool.BeginTx(ctx, nil)
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					defer func() { _ = conn.Close() }()
-					for _, text := range []string{"BEGIN", addOne} {
-						if _, err := conn.ExecContext(ctx, text); err != nil {
-							t.Error(err)
-						}
+					if _, err := tx.ExecContext(ctx, addOne); err != nil {
+						t.Error(err)
 					}
 					c.panicAt(at)
-					_, _ = conn.ExecContext(ctx, "COMMIT")
+					_ = tx.Commit()
 				})
 				pending := wantPending(t, soft.End(t.Context()))
 				if u := r.wantOneLog(); u.ID != pending.EntryID {

@@ -26,8 +26,7 @@ func TestPragmaHoldsForItsConnection(t *testing.T) {
 		"CREATE TABLE parent__temp (id INT PRIMARY KEY)", "DROP TABLE parent", "ALTER TABLE parent__temp RENAME TO parent",
 		"DELETE FROM child", "PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 3000", "PRAGMA foreign_keys",
 		"INSERT INTO parent VALUES (2)", "INSERT INTO child VALUES (4, 2)", "INSERT INTO child VALUES (5, 7)",
-		"BEGIN", "PRAGMA foreign_keys = OFF", "INSERT INTO child VALUES (6, 7)", "ROLLBACK", "PRAGMA foreign_keys",
-		"DELETE FROM parent",
+		"PRAGMA foreign_keys", "DELETE FROM parent",
 	}
 	run := func(pool *sql.DB) (said []string) {
 		pool.SetMaxOpenConns(1)

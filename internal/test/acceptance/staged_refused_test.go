@@ -49,10 +49,11 @@ func TestStagedRefusesWhatItCannotRecord(t *testing.T) {
 			}
 		}
 		inside(r.wrapped)
-		for _, query := range []string{"BEGIN", "SAVEPOINT a"} {
-			_, err := r.wrapped.ExecContext(ctx, query)
-			check(query, err)
-		}
+		begun := r.conn()
+		r.must(begun, "BEGIN")
+		_, err := begun.ExecContext(ctx, addOne)
+		check("a write behind BEGIN", err)
+		_ = begun.Close()
 		tx, err := r.wrapped.BeginTx(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
