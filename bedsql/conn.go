@@ -508,7 +508,9 @@ func (c *Conn) resettable() bool {
 // resetPinned readies a pinned connection for its next user; false if that is not
 // possible.
 func (c *Conn) resetPinned(ctx context.Context) bool {
-	if !c.resettable() || c.c.dialect.Reset(ctx, c.inner) != nil {
+	d := c.c.dialect
+	open := d.Idle != nil && !d.Idle(c.inner) // a transaction, which would undo the reset
+	if !c.resettable() || open || d.Reset(ctx, c.inner) != nil {
 		c.warnReturned(wasClosed)
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
@@ -158,6 +159,21 @@ func TestTransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 	if n := s.cfg.Counters.PassedThrough.Load(); n != 1 {
 		t.Errorf("%d writes counted as passed through, want 1", n)
 	}
+}
+
+// The end of a context may have stopped the driver's wait for BEGIN, and not BEGIN.
+func TestBeginThatWasNotAnsweredIsRolledBack(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{fail: func(call string) error {
+		if strings.HasPrefix(call, "begin") {
+			return context.DeadlineExceeded
+		}
+		return nil
+	}})
+	if _, err := s.pool.Begin(); err != context.DeadlineExceeded {
+		t.Errorf("BeginTx: %v, want the driver's own error", err)
+	}
+	s.wantCalls(t, "dial", "begin tx 0 false", "exec", "close conn")
 }
 
 func TestSkippedWritesAreOnlyCounted(t *testing.T) {

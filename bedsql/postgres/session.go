@@ -216,7 +216,6 @@ const resets = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTE
 
 var (
 	errNotPgx = errors.New("bed: it is not a pgx connection")
-	errInTx   = errors.New("bed: a transaction is open, and would undo what a reset does")
 	errPooled = errors.New("bed: behind a pooler a reset would also take away what the DSN sets")
 )
 
@@ -226,11 +225,8 @@ func reset(ctx context.Context, conn driver.Conn) error {
 		return errPooled
 	}
 	std := stdlibConn(conn)
-	switch {
-	case std == nil:
+	if std == nil {
 		return errNotPgx
-	case !idle(conn):
-		return errInTx
 	}
 	_, err := std.Conn().PgConn().Exec(ctx, resets).ReadAll()
 	return err

@@ -58,7 +58,7 @@ func TestDDLThatFailsBeforeItsCommitEndsNothing(t *testing.T) {
 // unit is the job's now: a second COMMIT must not apply it as well.
 func TestTransactionLeftToTheJobCannotBeCommitted(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	eachServer(t, func(t *testing.T, db testdb.DB) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		r := newRig(t, db, func(c *bedsql.Config) {
@@ -91,41 +91,6 @@ func (s *endsAfterAdd) Add(ctx context.Context, lease time.Duration, units ...*t
 	err := s.Storage.Add(ctx, lease, units...)
 	s.end()
 	return err
-}
-
-// A BEGIN that waits for SQLite's lock is not interrupted by the end of its
-// context: it begins, and the driver reports the context's error all the same.
-func TestBeginWithEndedContextLeavesNoTransactionOpen(t *testing.T) {
-	t.Parallel()
-	db := withParam(withParam(testdb.SQLite(t), "_pragma", "busy_timeout(20000)"), "_txlock", "immediate")
-	r := newRig(t, db)
-	r.account(1)
-	free := r.blockRow(1)
-	conn := r.conn()
-	r.must(conn, "SELECT 1") // dialled
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		_, err := conn.BeginTx(ctx, nil)
-		done <- err
-	}()
-	<-ctx.Done()
-	free()
-	if err := <-done; err == nil {
-		t.Fatal("BEGIN succeeded though its context had ended")
-	}
-	_, err := conn.ExecContext(context.Background(), setBalance, 10, 1)
-	_ = conn.Close()
-	if err == nil {
-		r.wantBalances(10)
-		r.wantNoLog()
-		return
-	}
-	wantPending(t, err)
-	r.wantOneLog()
-	r.runOnce()
-	r.wantBalances(10)
 }
 
 // SQLite has rolled back by itself, and says so to a ROLLBACK by an error.

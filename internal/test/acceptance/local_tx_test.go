@@ -210,7 +210,7 @@ func TestMisfitArgumentDoesNotAbortTheUnit(t *testing.T) {
 // and the connection does not go back to the pool with its transaction.
 func TestEndedContextsCommitLeavesNoTransactionOpen(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	eachServer(t, func(t *testing.T, db testdb.DB) {
 		ctx, end := context.WithCancel(context.Background())
 		defer end()
 		r := newRig(t, db, func(c *bedsql.Config) {
