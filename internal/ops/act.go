@@ -69,7 +69,7 @@ var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.
 
 // Act applies an action to one entry; id may be the id of any of its rows. ErrNotFound, ErrLeased,
 // ErrGroup, ErrNotFirst, ErrInvalid.
-func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
+func (s *Store) Act(ctx context.Context, a Action, id string, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func decision(a Action, by By) (txlog.Decision, error) {
 }
 
 // decide carries a decision out and audits it, in one local transaction.
-func (s *actor) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) bool, record func(txlog.Decided) (journal.Record, error)) (txlog.Decided, error) {
+func (s *Store) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) bool, record func(txlog.Decided) (journal.Record, error)) (txlog.Decided, error) {
 	if _, _, err := s.journal.AuditStatement(journal.Record{}); err != nil {
 		return txlog.Decided{}, noTables(err)
 	}
@@ -129,7 +129,7 @@ type Compensated struct {
 // will never be applied. id is the soft transaction's id or the id of any of its entries. It needs
 // a reason, which is audited in the same local transaction. A half-compensated group resumes.
 // ErrNotFound, ErrLeased (its compensation is running), ErrInvalid, ErrUnconfirmed.
-func (s *actor) Compensate(ctx context.Context, id string, by By) (*Compensated, error) {
+func (s *Store) Compensate(ctx context.Context, id string, by By) (*Compensated, error) {
 	if err := by.Check(Compensate); err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ type Selection struct {
 }
 
 // Select counts the entries matching f, for [Store.ActAll].
-func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
+func (s *Store) Select(ctx context.Context, f Filter) (*Selection, error) {
 	now, err := s.now(ctx)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ type Done = txlog.Decided
 
 // ActAll applies an action to all entries of a selection, except those now gone or no longer
 // matching its filter, in one local transaction. It returns ErrInvalid for too many entries.
-func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Done, error) {
+func (s *Store) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Done, error) {
 	d, err := decision(a, by)
 	if err == nil && a == Skip {
 		err = fmt.Errorf("%w: entries are skipped one by one", ErrInvalid)
@@ -218,7 +218,7 @@ const MaxPerSecond = 1_000_000
 // Control changes how jobs deliver to a data source and audits that, in one local transaction.
 // Pause stops all deliveries until Resume; running deliveries finish. Limit bounds the deliveries
 // per second by all jobs together; 0 lifts the limit. ErrUnknownDataSource.
-func (s *actor) Control(ctx context.Context, a Action, dataSource string, perSecond int, by By) error {
+func (s *Store) Control(ctx context.Context, a Action, dataSource string, perSecond int, by By) error {
 	var paused *bool
 	var limit *int
 	switch pause := a == Pause; a {
@@ -258,7 +258,7 @@ func (s *actor) Control(ctx context.Context, a Action, dataSource string, perSec
 
 // known returns ErrUnknownDataSource unless the configuration, the log, its activity or a job knows
 // the data source.
-func (s *actor) known(ctx context.Context, name string) error {
+func (s *Store) known(ctx context.Context, name string) error {
 	if name == "" || len(name) > 255 || !storable(name) {
 		return fmt.Errorf("%w: %.255q", ErrUnknownDataSource, name)
 	}

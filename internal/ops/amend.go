@@ -44,7 +44,7 @@ type Amended struct {
 // first asks the target, if reachable, whether it accepts the new text. An entry in doubt is
 // amended only if its receipt ends the doubt; it then gets another receipt. ErrNotFound,
 // ErrInvalid, ErrNoTarget, ErrNotAmendable.
-func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amended, error) {
+func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amended, error) {
 	if err := by.Check(Amend); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func names(args []driver.NamedValue) (of []driver.Value) {
 }
 
 // amend amends and audits a unit, unless it has changed since we looked at it.
-func (s *actor) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r journal.Record) error {
+func (s *Store) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r journal.Record) error {
 	statement, args, err := s.journal.AuditStatement(r)
 	if err != nil {
 		return noTables(err)
@@ -202,7 +202,7 @@ func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
 }
 
 // verdicts looks up the receipts of units. The verdict is empty for a unit without one.
-func (s *actor) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
+func (s *Store) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
 	judged, err := v.Judge(ctx, units)
@@ -227,7 +227,7 @@ func (j Judgement) amendable(u *txlog.Unit) error {
 
 // fits has the target parse a statement. err means a refusal; unprepared explains why the target
 // could not be asked.
-func (s *actor) fits(ctx context.Context, target delivery.Target, statement txlog.Statement) (unprepared string, err error) {
+func (s *Store) fits(ctx context.Context, target delivery.Target, statement txlog.Statement) (unprepared string, err error) {
 	args, err := statement.Args()
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -309,7 +309,7 @@ func prepare(ctx context.Context, conn driver.Conn, text string, check func(driv
 
 // supersede makes certain, by the receipt, that no earlier attempt at a unit was or ever will be
 // applied. It returns the receipt for the amended unit.
-func (s *actor) supersede(ctx context.Context, target delivery.Target, u *txlog.Unit, verdict Verdict) (receipt string, err error) {
+func (s *Store) supersede(ctx context.Context, target delivery.Target, u *txlog.Unit, verdict Verdict) (receipt string, err error) {
 	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: target.ReceiptSchema}
 	certain, err := onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (bool, error) {
 		return attempt.Supersede(ctx, target.Dialect, conn, u, r)

@@ -52,7 +52,7 @@ type amending struct {
 // transaction; the conditions of [Store.Amend] apply to each. It first tries the first amended
 // entry: if the target refuses it, nothing changes (ErrNotAmendable). With dry it stops there.
 // Entries that cannot be amended stay parked as they are. ErrInvalid, ErrNoTarget, ErrNotAmendable.
-func (s *amender) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By, dry bool) (*AmendedAll, error) {
+func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By, dry bool) (*AmendedAll, error) {
 	if err := by.Check(Amend); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (out *AmendedAll) keep(u *txlog.Unit, why error) {
 }
 
 // toAmend returns the amendable entries of a selection, and keeps the others.
-func (s *amender) toAmend(ctx context.Context, sel *Selection, a Amendment, out *AmendedAll) (all []amending, err error) {
+func (s *Store) toAmend(ctx context.Context, sel *Selection, a Amendment, out *AmendedAll) (all []amending, err error) {
 	k, err := readKind(sel.Filter.Kind)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (s *amender) toAmend(ctx context.Context, sel *Selection, a Amendment, out 
 }
 
 // fitsAll has each target parse a text, once for each session and number of parameters.
-func (s *amender) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
+func (s *Store) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
 	args, err := one.to.To.Args()
 	if err != nil {
 		return fmt.Errorf("%w: the parameters of entry %s cannot be read", ErrInvalid, one.u.ID)
@@ -212,7 +212,7 @@ func (s *amender) fitsAll(ctx context.Context, one amending, fit map[place]map[i
 
 // tryAmended runs an amended entry in a local transaction and rolls it back. It returns an error if
 // the target refuses the entry.
-func (s *amender) tryAmended(ctx context.Context, one amending, by By, out *AmendedAll) error {
+func (s *Store) tryAmended(ctx context.Context, one amending, by By, out *AmendedAll) error {
 	if out.Untried != "" { // it could not be asked at all
 		return nil
 	}
@@ -236,7 +236,7 @@ func (s *amender) tryAmended(ctx context.Context, one amending, by By, out *Amen
 
 // supersedeAll gives a new receipt to the entries that need one, and keeps those it could not
 // supersede. It does not ask a silent target twice.
-func (s *amender) supersedeAll(ctx context.Context, all []amending, out *AmendedAll) (left []amending, err error) {
+func (s *Store) supersedeAll(ctx context.Context, all []amending, out *AmendedAll) (left []amending, err error) {
 	silent := map[string]error{}
 	for _, one := range all {
 		if one.u.InDoubt || one.verdict == NeverApplied {

@@ -86,7 +86,7 @@ func masked(r Record) Record {
 
 // Audit returns a page of the audit without values: it masks amended parameters and texts searched
 // for among values.
-func (s *reader) Audit(ctx context.Context, p Page) (*Audit, error) {
+func (s *Store) Audit(ctx context.Context, p Page) (*Audit, error) {
 	a, err := s.records(ctx, p)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (s *reader) Audit(ctx context.Context, p Page) (*Audit, error) {
 }
 
 // RevealAudit is Audit with the values. It writes the audit first.
-func (s *reader) RevealAudit(ctx context.Context, p Page, by By) (*Audit, error) {
+func (s *Store) RevealAudit(ctx context.Context, p Page, by By) (*Audit, error) {
 	if err := by.Check(Reveal); err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (s *reader) RevealAudit(ctx context.Context, p Page, by By) (*Audit, error)
 	return s.records(ctx, p)
 }
 
-func (s *reader) records(ctx context.Context, p Page) (*Audit, error) {
+func (s *Store) records(ctx context.Context, p Page) (*Audit, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ type Attempt = journal.Attempt
 const mostShown = 100
 
 // Entry returns one entry; id may be the id of any of its rows. ErrNotFound.
-func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
+func (s *Store) Entry(ctx context.Context, id string) (*Detail, error) {
 	u, err := s.log.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
 }
 
 // Reveal returns one entry with its values. It writes the audit first, and fails if it cannot.
-func (s *reader) Reveal(ctx context.Context, id string, by By) (*Detail, error) {
+func (s *Store) Reveal(ctx context.Context, id string, by By) (*Detail, error) {
 	if err := by.Check(Reveal); err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *reader) Reveal(ctx context.Context, id string, by By) (*Detail, error) 
 	return s.detail(ctx, u, true)
 }
 
-func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Detail, err error) {
+func (s *Store) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Detail, err error) {
 	d = &Detail{Entry: s.entry(u), Settings: u.Settings, ReceiptPlace: u.Place, Siblings: []Entry{}, Revealed: reveal}
 	if u.LastError != "" {
 		d.Kind = kindOf(u).key()
@@ -138,7 +138,7 @@ func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Det
 	return d, nil
 }
 
-func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
+func (s *Store) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 	if u.TransactionID == u.ID && u.Undo == nil || u.TransactionID == "" {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 }
 
 // next returns the next step of a unit.
-func (s *reader) next(ctx context.Context, u *txlog.Unit) (Next, error) {
+func (s *Store) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 	switch StateOf(u) {
 	case Parked:
 		return NextOperator, nil

@@ -151,7 +151,7 @@ type Statement struct {
 
 // Entries returns a page of the entries matching f. It answers within about half a second
 // regardless of the size of the log.
-func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
+func (s *Store) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func IsID(text string) bool {
 }
 
 // entry returns the masked view of a unit.
-func (s *asker) entry(u *txlog.Unit) Entry {
+func (s *Store) entry(u *txlog.Unit) Entry {
 	e := EntryOf(u, s.cfg.MinAge)
 	e.LastError, e.Cause = maskedError(u), errmask.Mask(e.Cause, valuesOf(u)...)
 	return e
@@ -250,7 +250,7 @@ const CountCap = 10_000
 
 // Count counts the entries matching f, up to most; 0 means CountCap, below 0 means all. It takes
 // about a second at most, unless it counts all.
-func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err error) {
+func (s *Store) Count(ctx context.Context, f Filter, most int) (c Count, err error) {
 	end := time.Now().Add(2 * searchFor)
 	switch {
 	case most < 0:
@@ -284,7 +284,7 @@ type Progress struct {
 }
 
 // Progress looks for entries by their ids.
-func (s *finder) Progress(ctx context.Context, ids []string) (p Progress, err error) {
+func (s *Store) Progress(ctx context.Context, ids []string) (p Progress, err error) {
 	for portion := range slices.Chunk(ids, 1000) {
 		condition, args := in(portion)
 		var there, parked int

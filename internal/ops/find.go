@@ -70,7 +70,7 @@ func (w *where) and(text string, args ...any) {
 }
 
 // conditions returns the parts of the filter that SQL can test on a row. judge tests the rest.
-func (s *finder) conditions(f *Filter) where {
+func (s *Store) conditions(f *Filter) where {
 	w := where{text: "1 = 1"}
 	if f.DataSource != "" {
 		w.and(`data_source = ?`, f.DataSource)
@@ -120,7 +120,7 @@ func (s *finder) conditions(f *Filter) where {
 
 // contains returns a condition: column holds a text, byte for byte. Every non-NULL value holds the
 // empty text.
-func (s *finder) contains(column string) string {
+func (s *Store) contains(column string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
 }
 
@@ -166,7 +166,7 @@ type found struct {
 }
 
 // find searches a page, until about end; the zero time is no end.
-func (s *finder) find(ctx context.Context, f *Filter, p Page, end time.Time) (out found, err error) {
+func (s *Store) find(ctx context.Context, f *Filter, p Page, end time.Time) (out found, err error) {
 	next, err := s.sweep(ctx, f, p, firstStep, func(rows where, _ int) (bool, error) {
 		left := p.Limit - len(out.ids)
 		part, err := s.unitsOf(ctx, f, rows, left, end)
@@ -183,7 +183,7 @@ func (s *finder) find(ctx context.Context, f *Filter, p Page, end time.Time) (ou
 // far. do may end the sweep early; next is then the position to continue from. A few rows in the
 // index of due units make one part. Otherwise sweep reads the table in id order, at least least
 // rows at a time, so that a search can end in time even between distant matches.
-func (s *finder) sweep(ctx context.Context, f *Filter, p Page, least int, do func(rows where, seen int) (enough bool, err error)) (next string, err error) {
+func (s *Store) sweep(ctx context.Context, f *Filter, p Page, least int, do func(rows where, seen int) (enough bool, err error)) (next string, err error) {
 	if err := f.Check(); err != nil {
 		return "", err
 	}
@@ -246,13 +246,13 @@ func (r span) of(w where) where {
 }
 
 // force makes MySQL use an index.
-func (s *finder) force(index string) string {
+func (s *Store) force(index string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (` + index + `)`, Postgres: ``, SQLite: ``})
 }
 
 // step narrows conditions to the next rows of a span, about size of them, and moves the start of
 // the span past them. last reports that no rows follow.
-func (s *finder) step(ctx context.Context, w where, r *span, size int) (rows where, last bool, err error) {
+func (s *Store) step(ctx context.Context, w where, r *span, size int) (rows where, last bool, err error) {
 	var to []string
 	from := r.of(where{text: `SELECT id FROM transaction_log WHERE 1 = 1`, down: r.down})
 	if err := s.texts(ctx, &to, from.ordered()+` LIMIT 1 OFFSET ?`, append(from.args, size-1)...); err != nil {
@@ -276,7 +276,7 @@ func (s *finder) step(ctx context.Context, w where, r *span, size int) (rows whe
 
 // narrow reports whether few rows match the filter's data source and state, so that sorting them is
 // cheap.
-func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
+func (s *Store) narrow(ctx context.Context, f *Filter) (bool, error) {
 	name := f.DataSource
 	if k, err := readKind(f.Kind); err == nil && name == "" {
 		name = k.DataSource
@@ -306,7 +306,7 @@ func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 }
 
 // unitsOf returns the units of rows selected by the filter, up to limit and until about end.
-func (s *finder) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (out found, err error) {
+func (s *Store) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (out found, err error) {
 	rows.text = rows.ordered()
 	if !f.judged() {
 		rows.text += ` LIMIT ?`

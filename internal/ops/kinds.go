@@ -116,7 +116,7 @@ const wholeRows = 100_000
 // Kinds groups the entries with an error among those matching f. If f has no text and the log at
 // most 100,000 rows, it groups all. Otherwise it groups at least as many as half a second or the
 // deadline of ctx allows, and More reports that there are others.
-func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
+func (s *Store) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	alike := kinds{}
 	end := time.Now().Add(s.groupFor)
 	more := false
@@ -177,7 +177,7 @@ func (all kinds) add(k kind, some Kind) {
 }
 
 // group reads the rows with an error and groups similar ones. It masks the quoted values only.
-func (s *finder) group(ctx context.Context, rows where, alike kinds) error {
+func (s *Store) group(ctx context.Context, rows where, alike kinds) error {
 	rows.and(`last_error IS NOT NULL`)
 	return s.each(ctx, func(rows *sql.Rows) error {
 		var name, text string
@@ -194,7 +194,7 @@ func (s *finder) group(ctx context.Context, rows where, alike kinds) error {
 
 // masked refines kinds by masking parameter values too. It reads the first unit of each for its
 // parameters.
-func (s *finder) masked(ctx context.Context, alike kinds) (kinds, error) {
+func (s *Store) masked(ctx context.Context, alike kinds) (kinds, error) {
 	groups, byFirst := kinds{}, make(map[string]*Kind, len(alike))
 	for _, t := range alike {
 		byFirst[t.Oldest] = t

@@ -106,7 +106,7 @@ type OverviewOptions struct {
 
 // Overview returns the state of the log. It answers within a second regardless of the size of the
 // log, unless Cap is raised.
-func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
+func (s *Store) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
 	most := o.Cap
 	switch {
 	case o.Hours < 0 || o.Hours > 168:
@@ -121,7 +121,7 @@ func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, er
 		return nil, err
 	}
 	out := &Overview{At: now, DataSources: []DataSource{}, Jobs: []Job{}, Minutes: []Minute{}}
-	b := &overviewer{reader: s, out: out, most: most, byName: map[string]*DataSource{}}
+	b := &overviewer{Store: s, out: out, most: most, byName: map[string]*DataSource{}}
 	for name := range s.cfg.Targets {
 		b.at(name).Configured = true
 	}
@@ -143,7 +143,7 @@ func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, er
 
 // overviewer gathers an overview.
 type overviewer struct {
-	*reader
+	*Store
 	out    *Overview
 	most   int
 	byName map[string]*DataSource

@@ -57,7 +57,7 @@ type TextKind struct {
 const mostTexts = 20
 
 // textKinds returns texts with the number of their entries.
-func (s *rehearser) textKinds(texts []*pending) []TextKind {
+func (s *Store) textKinds(texts []*pending) []TextKind {
 	of := map[kind]*TextKind{}
 	for _, p := range texts {
 		k := textKind(p.dataSource, p.text)
@@ -96,7 +96,7 @@ type pending struct {
 // the session of a job. It runs no statement and leaves no prepared one. dataSource names one;
 // empty means all. Entries that must not be run again are left out. ErrUnknownDataSource, or an
 // error of the log.
-func (s *rehearser) Rehearse(ctx context.Context, dataSource string) (*Rehearsal, error) {
+func (s *Store) Rehearse(ctx context.Context, dataSource string) (*Rehearsal, error) {
 	r := &Rehearsal{Refused: []Misfit{}, Unseen: []Misfit{}}
 	all, err := s.pendingTexts(ctx, dataSource, r)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *rehearser) Rehearse(ctx context.Context, dataSource string) (*Rehearsal
 }
 
 // pendingTexts returns the texts to prepare, sorted by session.
-func (s *rehearser) pendingTexts(ctx context.Context, dataSource string, r *Rehearsal) (all []*pending, err error) {
+func (s *Store) pendingTexts(ctx context.Context, dataSource string, r *Rehearsal) (all []*pending, err error) {
 	type key struct {
 		place
 		text string
@@ -183,7 +183,7 @@ func (s *rehearser) pendingTexts(ctx context.Context, dataSource string, r *Rehe
 
 // rehearse has a target prepare texts for the same session. It reports refused texts, and those it
 // cannot ask about.
-func (s *rehearser) rehearse(ctx context.Context, texts []*pending, report func(p *pending, refused bool, err error)) {
+func (s *Store) rehearse(ctx context.Context, texts []*pending, report func(p *pending, refused bool, err error)) {
 	target, err := s.cfg.target(texts[0].unit)
 	if err != nil {
 		for _, p := range texts {
@@ -236,7 +236,7 @@ func (s *rehearser) rehearse(ctx context.Context, texts []*pending, report func(
 }
 
 // misfits counts the entries and the texts of each kind.
-func (s *rehearser) misfits(kinds map[kind][]*pending) []Misfit {
+func (s *Store) misfits(kinds map[kind][]*pending) []Misfit {
 	all := []Misfit{}
 	for k, texts := range kinds {
 		entries := map[string]bool{}

@@ -10,12 +10,12 @@ import (
 )
 
 // row runs a query for a single row.
-func (s *asker) row(ctx context.Context, into []any, query string, args ...any) error {
+func (s *Store) row(ctx context.Context, into []any, query string, args ...any) error {
 	return s.fault(s.db.QueryRowContext(ctx, s.d.Text(query), args...).Scan(into...))
 }
 
 // now is the log's clock.
-func (s *asker) now(ctx context.Context) (time.Time, error) {
+func (s *Store) now(ctx context.Context) (time.Time, error) {
 	var now int64
 	err := s.row(ctx, []any{&now}, `SELECT {now}`)
 	return time.UnixMilli(now).UTC(), err
@@ -30,7 +30,7 @@ func in(ids []string) (condition string, args []any) {
 }
 
 // texts appends the only column of a query's rows.
-func (s *asker) texts(ctx context.Context, to *[]string, query string, args ...any) error {
+func (s *Store) texts(ctx context.Context, to *[]string, query string, args ...any) error {
 	return s.each(ctx, func(rows *sql.Rows) error {
 		var text string
 		err := rows.Scan(&text)
@@ -41,7 +41,7 @@ func (s *asker) texts(ctx context.Context, to *[]string, query string, args ...a
 
 // each runs a query and calls scan for each row. scan must not run queries: SQLite has one
 // connection.
-func (s *asker) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
+func (s *Store) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := s.db.QueryContext(ctx, s.d.Text(query), args...)
 	if err != nil {
 		return s.fault(err)
@@ -56,7 +56,7 @@ func (s *asker) each(ctx context.Context, scan func(*sql.Rows) error, query stri
 }
 
 // fault is an error of the log's database.
-func (s *asker) fault(err error) error {
+func (s *Store) fault(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (s *asker) fault(err error) error {
 }
 
 // Ping asks the log's database for an answer.
-func (s *asker) Ping(ctx context.Context) error {
+func (s *Store) Ping(ctx context.Context) error {
 	var one int
 	return s.row(ctx, []any{&one}, `SELECT 1`)
 }

@@ -71,44 +71,18 @@ func (c *Config) complete() {
 // Store answers an operator's questions and carries decisions out. It is safe
 // for concurrent use.
 type Store struct {
-	*finder
-	*reader
-	*actor
-	*amender
-	*rehearser
-}
-
-// asker asks the log's database.
-type asker struct {
 	log     *txlog.SQLStorage
 	journal *journal.Journal
 	db      *sql.DB
 	d       sqltext.Flavor
 	cfg     Config
-}
-
-// finder finds entries, counts and groups them.
-type finder struct {
-	*asker
 	// whole is the number of rows to group regardless of time, groupFor the time for further rows.
 	whole    int
 	groupFor time.Duration
 }
 
-// reader reports on the log as a whole and on one entry, and reads the audit.
-type reader struct{ *finder }
-
-// actor carries out decisions and trials.
-type actor struct{ *finder }
-
-// amender amends several entries at once.
-type amender struct{ *actor }
-
-// rehearser has targets check the texts waiting for them.
-type rehearser struct{ *finder }
-
 // answer bounds an answer of the log.
-func (s *asker) answer(ctx context.Context, ask func(context.Context) error) error {
+func (s *Store) answer(ctx context.Context, ask func(context.Context) error) error {
 	if s.cfg.AnswerWithin <= 0 {
 		return ask(ctx)
 	}
@@ -131,8 +105,7 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	f := &finder{&asker{log, j, j.DB(), j.Flavor, cfg}, wholeRows, searchFor}
-	return &Store{f, &reader{f}, &actor{f}, &amender{&actor{f}}, &rehearser{f}}, nil
+	return &Store{log, j, j.DB(), j.Flavor, cfg, wholeRows, searchFor}, nil
 }
 
 // By names the operator and the reason.

@@ -44,7 +44,7 @@ const (
 // at most 10 s in all and leaves neither locks nor a receipt. It is audited first. The database's
 // answer is in the Trial. Errors: ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (the text says
 // why a trial is impossible), or ErrTarget for an unreachable target.
-func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
+func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := by.Check(Try); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
 }
 
 // tryUnit tries a unit in the given form.
-func (s *actor) tryUnit(ctx context.Context, u *txlog.Unit, by By) (*Trial, error) {
+func (s *Store) tryUnit(ctx context.Context, u *txlog.Unit, by By) (*Trial, error) {
 	target, err := s.triable(u)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (e *explained) Error() string        { return e.text }
 func (e *explained) Is(target error) bool { return target == e.kind }
 
 // triable returns the target of a unit, or why the unit cannot be tried.
-func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
+func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	switch {
 	case u.Leased:
 		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
@@ -141,7 +141,7 @@ func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
 }
 
 // complete adds remarks to a trial.
-func (s *actor) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
+func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 	if u.NotReplayable != "" {
 		t.Notes = append(t.Notes, "the job will not run it: "+u.NotReplayable)
 	}
