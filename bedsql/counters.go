@@ -27,8 +27,9 @@ type Counters struct {
 	// Unclassified counts attempts, by the caller, that ended with an error of the database
 	// that none of bed's lists names. They are retried; report the number.
 	Unclassified atomic.Uint64
-	// PassedThrough counts writes that ran unlogged because of session state,
-	// several statements in one text, or a text that depends on its session.
+	// PassedThrough counts writes that ran unlogged because of session state, a
+	// transaction that a statement began or ended, several statements in one text, or
+	// a text that depends on its session.
 	PassedThrough atomic.Uint64
 	// Guarded counts writes that Config.Guard found not to be idempotent, refused ones
 	// included.
