@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"slices"
 	"testing"
@@ -155,16 +156,26 @@ func TestEndReportsDriverPanicInSoftTransaction(t *testing.T) {
 						_, _ = pool.ExecContext(ctx, addOne)
 						return
 					}
-					tx, err := pool.BeginTx(ctx, nil)
+					conn, err := pool.Conn(ctx)
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					if _, err := tx.ExecContext(ctx, addOne); err != nil {
-						t.Error(err)
-					}
-					c.panicAt(at)
-					_ = tx.Commit()
+					defer func() { _ = conn.Close() }()
+					// A panic in sql.Tx.Commit would leave the connection open.
+					_ = conn.Raw(func(dc any) error {
+						on := dc.(*bedsql.Conn)
+						tx, err := on.BeginTx(ctx, driver.TxOptions{})
+						if err == nil {
+							_, err = on.ExecContext(ctx, addOne, nil)
+						}
+						if err != nil {
+							t.Error(err)
+							return err
+						}
+						c.panicAt(at)
+						return tx.Commit()
+					})
 				})
 				pending := wantPending(t, soft.End(t.Context()))
 				if u := r.wantOneLog(); u.ID != pending.EntryID {
