@@ -206,9 +206,7 @@ func (u *claimed) judge(a try) result {
 		return u.contended(a, verdict)
 	case a.Class == delivery.Refused, a.Class == delivery.Duplicate:
 		if u.Group() {
-			if r, done := u.refusedPart(a); done {
-				return r
-			}
+			return u.refusedPart(a)
 		}
 		return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, d.src.describe(a.Err))
 	}

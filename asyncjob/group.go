@@ -162,15 +162,19 @@ func (u *claimed) turn(cause, said string) (r result, turned bool) {
 }
 
 // refusedPart starts the compensation for a refused forward unit, unless the unit's receipt
-// shows that it is applied.
-func (u *claimed) refusedPart(a try) (r result, done bool) {
-	switch met := u.look(); {
-	case met.Found:
-		return u.delivered(met), true
-	case met.Err != nil && met.Class != delivery.Refused:
-		return r, false // park says so
+// shows that it is applied. After a failed lookup the unit is tried once more.
+func (u *claimed) refusedPart(a try) result {
+	met := u.look()
+	if met.Found {
+		return u.delivered(met)
 	}
-	return u.turn(a.Err.Error(), u.drain.src.describe(a.Err))
+	if verdict, again := u.asksAgain(u.drain.src, met); again {
+		return u.pushBack(verdict)
+	}
+	if r, turned := u.turn(a.Err.Error(), u.drain.src.describe(a.Err)); turned {
+		return r
+	}
+	return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, u.drain.src.describe(a.Err))
 }
 
 // undo undoes the parts of a group on this data source, then moves the rest to its next one.

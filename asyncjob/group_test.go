@@ -376,6 +376,38 @@ func TestAGroupIsNotUndoneForAQuestionThatFailed(t *testing.T) {
 	})
 }
 
+// A refused part is not parked for one failed lookup, for then no compensation would start.
+func TestRefusedPartCompensatesItsGroupAfterAFailedLookup(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		if db.Driver == testdb.DriverSQLite {
+			return // there is no network
+		}
+		r := newGroupRig(t, db)
+		proxy := testproxy.New(t, db.Addr())
+		r.targets["stock"] = realTarget(t, db.Via(proxy.Addr()))
+		struck := proxy.CutBefore(testproxy.Text("SELECT void"))
+		r.add(t, func(_ *txlog.Unit, f []*txlog.Unit) {
+			f[1].Statements[0].SQL = "INSERT INTO account (id, no_such_column) VALUES (2, 'stock')"
+		})
+		r.rounds(t, quick(), "the log is empty", func() bool {
+			parked, err := r.log.List(t.Context(), txlog.Filter{Parked: true})
+			if err != nil || len(parked) > 0 {
+				t.Fatalf("parked: %v, %v", parked, err)
+			}
+			return r.empty(t)()
+		})
+		select {
+		case <-struck:
+		default:
+			t.Error("no lookup was cut")
+		}
+		if n := rows(t, r.pool, "1 = 1"); n != 0 {
+			t.Errorf("%d rows are left of a compensated group", n)
+		}
+	})
+}
+
 // A receipt that can never be looked up does not prevent the group's compensation.
 func TestAGroupTurnsThoughAPartCannotBeAskedFor(t *testing.T) {
 	t.Parallel()
