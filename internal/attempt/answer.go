@@ -12,29 +12,29 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Answer is the answer to a request under an idempotency key. It is kept with the
-// receipt, so that the same request sent again gets the same answer.
+// Answer is the answer to a request under an idempotency key. The receipt keeps it, so a resent
+// request gets the same answer.
 type Answer struct {
 	Statements []AnswerStatement `json:"statements"`
-	// Response is what the request itself was answered (bedhttp).
+	// Response is the answer to the request itself (bedhttp).
 	Response json.RawMessage `json:"response,omitempty"`
 }
 
 // AnswerStatement is the answer to one statement.
 type AnswerStatement struct {
 	Prints
-	// RowsAffected and InsertID are nil where the driver does not know them.
+	// RowsAffected and InsertID are nil if the driver does not report them.
 	RowsAffected *int64 `json:"rowsAffected,omitempty"`
 	InsertID     *int64 `json:"insertId,omitempty"`
-	// Columns, Types and Values are those of a statement that returned rows;
-	// each row is written as the log writes parameters.
+	// Columns, Types and Values hold the rows of a statement that returned rows. Each row is
+	// encoded as the log encodes parameters.
 	Columns []string `json:"columns,omitempty"`
 	Types   []string `json:"types,omitempty"`
 	Values  []string `json:"values,omitempty"`
-	// RowsError is the text of the error with which its rows ended.
+	// RowsError is the text of the error that ended the rows.
 	RowsError string `json:"rowsError,omitempty"`
-	// Error is the text of the error of a statement that failed without ending
-	// its local transaction.
+	// Error is the text of the error of a failed statement. The local transaction went on after
+	// it.
 	Error string `json:"error,omitempty"`
 
 	unkept error
@@ -52,12 +52,12 @@ func (a *Answer) Add(p Prints, res driver.Result, rows *Rows) {
 	a.Statements = append(a.Statements, s)
 }
 
-// AddFailure appends the answer to a statement that failed.
+// AddFailure appends the answer to a failed statement.
 func (a *Answer) AddFailure(p Prints, err error) {
 	a.Statements = append(a.Statements, AnswerStatement{Prints: p, Error: err.Error()})
 }
 
-// Failure gives the error of a statement that failed.
+// Failure returns the error of a failed statement, or nil.
 func (s *AnswerStatement) Failure() error {
 	if s.Error == "" {
 		return nil
@@ -94,7 +94,7 @@ func (s *AnswerStatement) keep(rows *Rows) error {
 	return nil
 }
 
-// Result gives the stored result.
+// Result returns the stored result.
 func (s *AnswerStatement) Result() driver.Result { return answerResult{s} }
 
 type answerResult struct{ s *AnswerStatement }
@@ -110,7 +110,7 @@ func given(n *int64) (int64, error) {
 	return *n, nil
 }
 
-// Rows gives the stored rows; nil if there were none or they cannot be read.
+// Rows returns the stored rows, or nil if there are no rows or they cannot be read.
 func (s *AnswerStatement) Rows() *Rows {
 	if s.Columns == nil {
 		return nil
@@ -148,8 +148,7 @@ func ReadAnswer(text string) (*Answer, error) {
 	return a, nil
 }
 
-// StoreAnswer keeps the answer to u with its receipt, inside the local
-// transaction that is open on conn.
+// StoreAnswer keeps the answer to u with its receipt, inside the open local transaction on conn.
 func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
 	for i := range a.Statements {
 		if err := a.Statements[i].unkept; err != nil {
@@ -171,10 +170,9 @@ func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	return Outcome{}
 }
 
-// InsertReceipt inserts the receipt of u at the beginning of its local transaction, so
-// that a second one under the same idempotency key waits here. Found and
-// OnReceipt are as for Apply; then, and after an error, the transaction is
-// rolled back.
+// InsertReceipt inserts the receipt of u at the beginning of its local transaction. A second
+// request under the same idempotency key waits here. Found and OnReceipt mean the same as for
+// Apply; then, and after an error, the transaction is rolled back.
 func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
 	c := r.insert(d.Flavor, u, false)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
@@ -187,7 +185,7 @@ func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, t
 		out.OnReceipt = out.Class.Later() && dberr.Of(err).Contended()
 		return out, nil
 	case out.ConnLost:
-		// Nothing was sent but the receipt: another connection may begin anew.
+		// Only the receipt was sent: another connection may begin anew.
 		return unread(driver.ErrBadConn, true), nil
 	}
 	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)

@@ -17,9 +17,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// asked is what s asks the database: its text without what only carries it, and each
-// parameter in the one form that it has for all Go types, zones and modes by which it
-// may come.
+// asked returns the request that s makes to the database: its text without mere transport, and one
+// canonical form of each parameter for all Go types, time zones and modes.
 func asked(f txlog.Flavor, s txlog.Statement) (sql string, params []string) {
 	sql = sqltext.Asked(f, s.SQL)
 	args, err := txlog.DecodeParams(s.Params)
@@ -35,7 +34,7 @@ func asked(f txlog.Flavor, s txlog.Statement) (sql string, params []string) {
 	return sql, params
 }
 
-// form writes values alike that the database gets alike.
+// form writes two values alike if the database receives the same value.
 func form(f txlog.Flavor, v any) string {
 	switch v := v.(type) {
 	case nil:

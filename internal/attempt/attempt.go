@@ -13,34 +13,32 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Outcome is how one attempt ended. Certainty follows from it: Err nil is
-// applied, Class Unknown is maybe, any other class is not applied.
+// Outcome is how one attempt ended. Err nil means applied, Class Unknown means maybe, and any
+// other class means not applied.
 type Outcome struct {
 	// Err is nil when the unit was delivered; otherwise the driver's own error.
 	Err error
-	// Class says what Err means.
+	// Class is the class of Err.
 	Class delivery.Class
-	// Assumed: delivery is concluded from a duplicate key that was met after an
-	// earlier attempt of unknown outcome. Somebody else's row may hold the key;
-	// that is the known limit of at-least-once.
+	// Assumed means that a duplicate key, met after an earlier attempt of unknown outcome, counts
+	// as delivery. Another client's row may hold the key; this is the known limit of AtLeastOnce.
 	Assumed bool
-	// Found: delivery is known from the unit's receipt, which an earlier attempt
-	// left; this one applied nothing.
+	// Found means that the receipt of an earlier attempt proves delivery. This attempt applied
+	// nothing.
 	Found bool
-	// Replayed: Found, by another request under the same idempotency key.
+	// Replayed means Found, by another request under the same idempotency key.
 	Replayed bool
-	// Voided: its receipt says that the unit was not applied and never will be.
+	// Voided means that the receipt is void: the unit was not applied and never will be.
 	Voided bool
-	// Reported: Voided, and the caller has that answer.
+	// Reported means Voided, and the caller has its answer.
 	Reported bool
-	// OnReceipt: the receipt kept the attempt from running the unit. It waited in
-	// vain for another attempt that is writing the receipt, or met a receipt that
-	// could not be read or was erased meanwhile. It does not count as a try.
+	// OnReceipt means that the receipt kept the attempt from running the unit. The attempt waited
+	// in vain for another one that is writing the receipt, or it met a receipt and could not read
+	// it, or the receipt was erased meanwhile. It does not count as a try.
 	OnReceipt bool
-	// Result is the driver's result of the last statement that ran; nil when
-	// Assumed or Found.
+	// Result is the driver's result of the last statement; nil when Assumed or Found.
 	Result driver.Result
-	// Results are those of all statements of a unit that was replayed.
+	// Results are the results of all statements of a replayed unit.
 	Results []driver.Result
 	// Rows are the rows of a single statement run by Query.
 	Rows *Rows
@@ -51,11 +49,11 @@ type Outcome struct {
 // Delivered reports whether the unit was applied.
 func (o Outcome) Delivered() bool { return o.Err == nil }
 
-// Maybe reports whether it is not known if the unit was applied.
+// Maybe reports whether the unit may or may not have been applied.
 func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == delivery.Unknown }
 
-// Failed makes the outcome of a statement's error. before says that the statement
-// itself had not been sent.
+// Failed makes the outcome of a statement's error. before means that the statement itself was not
+// sent.
 func Failed(d *delivery.Dialect, err error, before bool) Outcome {
 	o := Outcome{Err: err}
 	if before {
@@ -77,11 +75,11 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 	return o
 }
 
-// Replay runs a unit from the log as one attempt: with its receipt if it has
-// one, else a single statement in autocommit and several as one local
-// transaction. It does not look at NotReplayable; the caller must. A unit
-// whose parameters cannot be read is Refused. On return the connection holds
-// no open transaction, or ConnLost is set and it must be closed.
+// Replay runs a unit from the log as one attempt. It leaves a receipt if the unit has one.
+// Otherwise it runs a single statement in autocommit, and several as one local transaction. It
+// ignores NotReplayable; the caller must check it. A unit with unreadable parameters is Refused.
+// On return the connection holds no open transaction, or ConnLost is set and the caller must close
+// it.
 func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
 		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
@@ -117,8 +115,8 @@ func callsOf(u *txlog.Unit) ([]delivery.Call, error) {
 	return calls, nil
 }
 
-// together runs statements as one local transaction, a single one in one round trip
-// where the dialect has one. rows is as for Apply.
+// together runs statements as one local transaction. A single statement takes one round trip if
+// the dialect supports it. rows means the same as for Apply.
 func together(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, rows, inDoubt bool) Outcome {
 	if len(calls) == 1 && d.Atomic != nil && !rows {
 		if results, handled, err := d.Atomic(ctx, conn, calls); err != nil {
@@ -149,8 +147,8 @@ func together(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls 
 	return out
 }
 
-// certain is an error of which more is known than it says itself. Its text and
-// what it unwraps to are the driver's.
+// certain wraps an error whose class we know better than its text says. It keeps the driver's text
+// and unwraps to the driver's error.
 type certain struct {
 	error
 	class delivery.Class
@@ -158,14 +156,14 @@ type certain struct {
 
 func (e *certain) Unwrap() error { return e.error }
 
-// Certainly gives the class.
+// Certainly returns the class.
 func (e *certain) Certainly() delivery.Class { return e.class }
 
-// Certain marks err as being of a class, whatever it says itself.
+// Certain gives err a class, whatever its own class is.
 func Certain(err error, class delivery.Class) error { return &certain{err, class} }
 
-// NotSent marks err, which by itself is of a class, as met before the write was
-// sent, unless it is an answer.
+// NotSent marks err, of the given class, as met before the write was sent, unless err is an
+// answer.
 func NotSent(err error, class delivery.Class) error {
 	if class != delivery.Unknown {
 		return err
@@ -173,8 +171,7 @@ func NotSent(err error, class delivery.Class) error {
 	return Certain(err, delivery.Unreachable)
 }
 
-// Event makes the event of an attempt on u. Statements whose parameters cannot be
-// read have none in it.
+// Event makes the event of an attempt on u. It omits parameters that it cannot read.
 func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) listener.Event {
 	ev := listener.Event{
 		Type: t, Origin: by, Time: time.Now(),
@@ -192,11 +189,10 @@ func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) 
 	return ev
 }
 
-// Apply runs calls, the statements of u, as one attempt that leaves u's receipt:
-// the receipt is inserted first, in the same local transaction. An attempt that
-// meets the receipt applies nothing and says so (Found, Voided). If an attempt
-// still in flight is writing it, Apply waits for that attempt. With rows the last
-// call is run by Query and its rows are read to their end.
+// Apply runs calls, the statements of u, as one attempt that leaves u's receipt. It inserts the
+// receipt first, in the same local transaction. If it meets the receipt, it applies nothing and
+// returns Found or Voided. If another attempt is just writing the receipt, Apply waits for that
+// attempt. With rows, it runs the last call by Query and reads all its rows.
 func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
 	if err := ctx.Err(); err != nil {
 		return Failed(d, err, true)
@@ -256,7 +252,7 @@ func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 	return out
 }
 
-// applyFailed reads the error of an attempt that was sent whole.
+// applyFailed classifies the error of an attempt sent in one piece.
 func applyFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
 	out := Failed(d, err, false)
 	if isReceipt(d, out, u) {
@@ -302,23 +298,24 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	}
 }
 
-// unread is the outcome of an attempt that met the receipt and could not read it:
-// another attempt finds out whether the work is done or void. The duplicate key
-// by which it was met is nobody's error.
+// unread is the outcome of an attempt that met the receipt and could not read it. Another attempt
+// finds out whether the work is done or void. The outcome hides the duplicate key error, because
+// no one made a mistake.
 func unread(err error, lost bool) Outcome {
 	return Outcome{Class: delivery.Unknown, OnReceipt: true, ConnLost: lost,
 		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
 }
 
-// goneReceipt is the outcome of an attempt that met a receipt which has gone
-// since: another attempt finds the way free. The duplicate key is nobody's error.
+// goneReceipt is the outcome of an attempt that met a receipt just before its erasure. Another
+// attempt can run the unit. The outcome hides the duplicate key error, because no one made a
+// mistake.
 func goneReceipt() Outcome {
 	return Outcome{Class: delivery.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt of an earlier attempt was met and is gone")}
 }
 
-// Look finds out by u's receipt whether u was applied, and does nothing about it:
-// Found if so, and the receipt is kept anew, because an attempt without an
-// answer may still come. One that is in flight is not waited for.
+// Look reads u's receipt to find out whether u was applied. It changes nothing else. If it returns
+// Found, it has renewed the receipt, because an unanswered attempt may still arrive. It does not
+// wait for an attempt in flight.
 func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
 	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
 	if err != nil || found == nil || found.Void {
@@ -330,7 +327,7 @@ func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 	return found.outcome(u), nil
 }
 
-// outcome is that of an attempt of u that met the receipt.
+// outcome returns the outcome of an attempt of u that met the receipt.
 func (f *Found) outcome(u *txlog.Unit) Outcome {
 	out := Outcome{Found: true, Replayed: f.UnitID != owner(u)}
 	if u.Fingerprint == "" {
@@ -350,13 +347,13 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 	return out
 }
 
-// Void decides a unit in doubt: it inserts the receipt as that of work that was
-// not done, so that no attempt can do it any more. Found means that it was done,
-// Voided that it was not and never will be. Any other outcome decides nothing.
+// Void decides a unit in doubt. It inserts the receipt as void, so no attempt can apply the unit
+// any more. Found means that the unit was applied. Voided means that it was not and never will be.
+// Any other outcome decides nothing.
 //
-// Under a caller's key the receipt does not stay, because the request may be sent
-// again: doubt arises there only after the receipt's own insert was answered, and
-// one that succeeds after it shows that the attempt has ended.
+// Under a caller's key the receipt does not stay, because the caller may resend the request. Doubt
+// arises there only after an answer to the receipt's own insert. A later insert that succeeds
+// therefore shows that the attempt has ended.
 func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	ended := func(out Outcome) Outcome { return out }
 	if u.Fingerprint != "" {
@@ -376,11 +373,10 @@ func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 	return onReceipt(ctx, d, conn, u, r, out)
 }
 
-// Supersede makes certain that no attempt at u, which has no caller's key, was applied
-// or ever will be, because another text is to be delivered in its place, under another
-// receipt: it inserts u's receipt as void, and that says why. certain is false if
-// an attempt was applied, or if the receipt is void for another reason, which its caller
-// may know. One that is in flight is waited for.
+// Supersede makes certain that no attempt applies u, so that an amended text can take its place
+// under another receipt. u has no caller's key. Supersede inserts u's receipt as void, with that
+// reason. It returns false if an attempt was applied, or if the receipt is void for another
+// reason, as the caller may know. It waits for an attempt in flight.
 func Supersede(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (certain bool, err error) {
 	c := r.insert(d.Flavor, u, true)
 	c.Args[len(c.Args)-1].Value = voidAmended
@@ -398,16 +394,14 @@ func Supersede(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	return err == nil && found.Void && found.UnitID == u.ID && found.Result == voidAmended, err
 }
 
-// waited reports whether the end of ctx cut off the insert of a receipt. By
-// itself it takes no time, so it waited for another attempt, where the database
-// lets it wait longer than ctx does (PostgreSQL's lock_timeout is off by
-// default).
+// waited reports whether the end of ctx cut off the insert of a receipt. The insert itself takes
+// no time, so it waited for another attempt, in a database whose own wait is longer than ctx
+// (PostgreSQL's lock_timeout is off by default).
 func waited(ctx context.Context, before bool) bool { return !before && ctx.Err() != nil }
 
-// Commit ends the local transaction that is open on conn with u's receipt in it.
-// finish commits it, and plain says that this is a bare COMMIT;
-// undo rolls it back. An answer to any of it means that nothing was committed,
-// except for Found.
+// Commit ends the open local transaction on conn with u's receipt in it. finish commits the
+// transaction, and undo rolls it back; plain means that finish is a bare COMMIT. An error that is
+// an answer means that nothing was committed, except for Found.
 func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	fences := r.fences(d.Flavor, u)
@@ -450,8 +444,8 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 	return finish(ctx)
 }
 
-// onCommitReceipt is for a transaction that meets its own receipt: the job
-// overtook it. What it did is rolled back, what the job did stands.
+// onCommitReceipt handles a transaction that meets its own receipt: the job overtook it. The
+// transaction is rolled back, and the job's work stands.
 func onCommitReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)

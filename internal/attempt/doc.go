@@ -1,5 +1,4 @@
-// Package attempt makes one attempt to deliver a unit: it drives a connection
-// through whatever interfaces its driver has, leaves and reads receipts, and says
-// how the attempt ended. The application's calls, their retries and the job all
-// make theirs here.
+// Package attempt makes one attempt to deliver a unit. It drives a connection through the
+// interfaces of its driver, leaves and reads receipts, and returns an outcome. The application's
+// calls, their retries and the job all make their attempts here.
 package attempt

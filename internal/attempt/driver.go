@@ -19,17 +19,15 @@ import (
 // The functions of this file drive a connection through the newest of the
 // optional interfaces it has, falling back as database/sql does.
 
-// Reply is what a driver gives back: the result of a statement that was sent by
-// Exec, the rows of one that was sent by Query.
+// Reply is a driver's reply: the result of an Exec, or the rows of a Query.
 type Reply struct {
 	Result driver.Result
 	Rows   driver.Rows
 }
 
-// One runs a single statement as one attempt, in the session's autocommit; one that
-// must change a number of rows as a local transaction. The rows of one that returns
-// them are read to their end. inDoubt says that an earlier attempt of the same
-// statement may have been applied.
+// One runs a single statement as one attempt, in the session's autocommit. A statement with a row
+// requirement runs in a local transaction. One reads all rows of a statement that returns rows.
+// inDoubt means that an earlier attempt of the same statement may have been applied.
 func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
 	if c.Required.Given() {
 		return together(ctx, d, conn, []delivery.Call{c}, rows, inDoubt)
@@ -37,9 +35,8 @@ func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.
 	return Inside(ctx, d, conn, c, rows, inDoubt)
 }
 
-// Inside is One inside the local transaction that is open on conn, which must not be
-// committed if the outcome is an error: a statement that changed another number of
-// rows than it must has run all the same.
+// Inside is One inside the open local transaction on conn. The caller must not commit it after an
+// error: a statement that misses its row requirement has run all the same.
 func Inside(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
 	byQuery := rows || c.Required.Given() && d.Flavor == txlog.FlavorMySQL && returns(c.SQL)
 	r, before, err := Send(ctx, conn, &c, byQuery)
@@ -64,8 +61,8 @@ func Inside(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delive
 	return out
 }
 
-// Check is the error of a statement that did not change as many rows as it must, by
-// its result or, if it was sent by Query, by the rows that it returned.
+// Check returns an error if a statement did not meet its row requirement. It counts by the result
+// or, after a Query, by the returned rows.
 func Check(r txlog.Requirement, res driver.Result, rows *Rows) error {
 	if !r.Given() {
 		return nil
@@ -87,8 +84,8 @@ func Check(r txlog.Requirement, res driver.Result, rows *Rows) error {
 	return delivery.Unmet(r, got)
 }
 
-// returns reports whether text returns rows. MySQL's driver gives 0 for how many
-// rows such a statement changed.
+// returns reports whether text returns rows. For such a statement, MySQL's driver reports 0
+// changed rows.
 func returns(text string) bool {
 	if !strings.Contains(strings.ToUpper(text), "RETURNING") {
 		return false
@@ -101,9 +98,8 @@ func returns(text string) bool {
 	return false
 }
 
-// Send runs a call as the application sent it, with rows by Query. before
-// reports that an error arose before the statement itself was sent (its prepare
-// failed, or ctx had already ended).
+// Send runs a call as the application sent it, with rows by Query. before reports an error from
+// before the statement itself was sent: its prepare failed, or ctx had already ended.
 func Send(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r Reply, before bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, true, err
@@ -133,7 +129,7 @@ func Send(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r
 	return Reply{Rows: &stmtRows{Rows: r.Rows, st: st}}, false, nil
 }
 
-// sendText runs a call unprepared; driver.ErrSkip if the driver cannot.
+// sendText runs a call unprepared. It returns driver.ErrSkip if the driver cannot.
 func sendText(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r Reply, err error) {
 	if rows {
 		switch conn := conn.(type) {
@@ -186,19 +182,19 @@ func SendStmt(ctx context.Context, st driver.Stmt, args []driver.NamedValue, row
 	return r, err
 }
 
-// Exec is Send for a text that is run by Exec.
+// Exec is Send with Exec for a text.
 func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
 	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, false)
 	return r.Result, before, err
 }
 
-// Query is Send for a text that is run by Query.
+// Query is Send with Query for a text.
 func Query(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
 	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, true)
 	return r.Rows, before, err
 }
 
-// Ask runs a query of our own and gives its rows.
+// Ask runs one of our own queries and returns its rows.
 func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
 	c := call(query, args...)
 	r, _, err := Send(ctx, conn, &c, true)
@@ -216,8 +212,8 @@ func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]
 	return rows, nil
 }
 
-// Number reads a number as a driver gives it; an unsigned one that does not fit wraps
-// around, as the drivers' own ids do.
+// Number reads a number from a driver. An unsigned number that does not fit wraps around, as the
+// drivers' own ids do.
 func Number(v driver.Value) int64 {
 	switch n := v.(type) {
 	case int64:
@@ -233,7 +229,7 @@ func Number(v driver.Value) int64 {
 	return int64(n)
 }
 
-// Text reads a text as a driver gives it; NULL is empty.
+// Text reads a text from a driver; NULL is empty.
 func Text(v driver.Value) string {
 	switch s := v.(type) {
 	case nil:
@@ -247,7 +243,8 @@ func Text(v driver.Value) string {
 	}
 }
 
-// read reads rows until they end, with the error that ends them, or exceed a size in bytes.
+// read reads rows until they end, and returns the error that ends them. It stops without an error
+// beyond limit bytes.
 func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
 	const perValue = 40 // of an interface, its value and the slice
 	dest := make([]driver.Value, len(rows.Columns()))
@@ -274,7 +271,7 @@ func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
 	return all, nil
 }
 
-// call makes a Call of one of our own statements.
+// call makes a Call for one of our own statements.
 func call(text string, args ...any) delivery.Call {
 	c := delivery.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
 	for i, v := range args {
@@ -283,7 +280,7 @@ func call(text string, args ...any) delivery.Call {
 	return c
 }
 
-// stmtRows closes the statement that was prepared for one query with its rows.
+// stmtRows closes its rows and then the statement prepared for that one query.
 type stmtRows struct {
 	driver.Rows
 	st driver.Stmt
@@ -297,17 +294,17 @@ func (r *stmtRows) Close() error {
 	return err
 }
 
-// argumentsError is a mistake in the arguments or options that database/sql
-// would have found before the driver saw them. The texts are its own.
+// argumentsError is a mistake in the arguments or options. database/sql would have found it before
+// the driver saw them. The texts come from database/sql.
 type argumentsError string
 
 func (e argumentsError) Error() string { return string(e) }
 
-// Certainly says that nothing was run, and nothing will be.
+// Certainly returns Refused: nothing was run, and nothing will be.
 func (argumentsError) Certainly() delivery.Class { return delivery.Refused }
 
-// CheckCount compares the number of arguments with what st takes. Drivers are
-// promised that this is done for them.
+// CheckCount compares the number of arguments with the number that st takes. database/sql promises
+// this check to drivers.
 func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
 	if n := st.NumInput(); n != -1 && n != len(args) {
 		return argumentsError(fmt.Sprintf("sql: expected %d arguments, got %d", n, len(args)))
@@ -354,8 +351,8 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 	return tx, err
 }
 
-// CommitTx commits tx, the local transaction that is open on conn, for as long as
-// ctx lasts. CommitFailed reads its error.
+// CommitTx commits tx, the open local transaction on conn, within ctx. CommitFailed classifies its
+// error.
 func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if d.Flavor == txlog.FlavorMySQL {
 		if err := ctx.Err(); err != nil {
@@ -366,7 +363,7 @@ func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 	return within(ctx, d, conn, tx.Commit)
 }
 
-// within runs a method of driver.Tx, which takes no context, for as long as ctx lasts.
+// within runs a method of driver.Tx within ctx, although the method takes no context.
 func within(ctx context.Context, d *delivery.Dialect, conn driver.Conn, f func() error) error {
 	if d.Interrupt == nil || ctx.Done() == nil {
 		return f()
@@ -409,15 +406,14 @@ func plain(args []driver.NamedValue) ([]driver.Value, error) {
 	return vals, nil
 }
 
-// Session is a connection together with what its dialect remembers of it. The
-// functions of this package take one wherever they take a driver.Conn, and use
-// the connection in it. Like the connection it belongs to one goroutine at a
-// time.
+// Session is a connection together with its dialect's memory of it. The functions of this package
+// accept one in place of a driver.Conn, and use the connection inside. Like the connection, it
+// belongs to one goroutine at a time.
 type Session struct {
 	driver.Conn
 	// Memory is the dialect's own; nil at first.
 	Memory any
-	// Facts are of its dial.
+	// Facts come from its dial.
 	Facts delivery.Facts
 
 	closed bool
@@ -432,7 +428,7 @@ func (s *Session) Close() error {
 	return s.Conn.Close()
 }
 
-// Bare gives the driver's own connection.
+// Bare returns the driver's own connection.
 func Bare(conn driver.Conn) driver.Conn {
 	if s, ok := conn.(*Session); ok {
 		return s.Conn
@@ -440,18 +436,16 @@ func Bare(conn driver.Conn) driver.Conn {
 	return conn
 }
 
-// rollbackTimeout bounds a ROLLBACK when the context that it belongs to has
-// ended.
+// rollbackTimeout bounds a ROLLBACK after its context has ended.
 const rollbackTimeout = time.Second
 
-// CommitFailed reads the error of a COMMIT. An answer means that nothing was
-// committed; without one the outcome is unknown. Either way the transaction may
-// still be open (Galera's 1047), and the next BEGIN would commit it: the
-// connection is closed, and ConnLost set, unless the protocol shows that none is
-// open (Idle).
+// CommitFailed classifies the error of a COMMIT. An answer means that nothing was committed;
+// without an answer the outcome is unknown. Either way the transaction may still be open (Galera's
+// 1047), and the next BEGIN would commit it. CommitFailed therefore closes the connection and sets
+// ConnLost, unless the protocol shows that no transaction is open (Idle).
 //
-// SQLite runs in this process, and closing the connection would lose a database
-// in memory: there the transaction is rolled back.
+// SQLite runs in this process, and closing the connection would lose a database in memory. There
+// the transaction is rolled back.
 func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, err error) Outcome {
 	out := Failed(d, err, false)
 	if d.Flavor == txlog.FlavorSQLite {
@@ -466,15 +460,14 @@ func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, er
 	return out
 }
 
-// goesOn reports whether no transaction is open on conn after a COMMIT that was
-// answered with out's error.
+// goesOn reports whether conn has no open transaction after a COMMIT was answered with out's
+// error.
 func goesOn(d *delivery.Dialect, conn driver.Conn, out Outcome) bool {
 	return d.Idle != nil && out.Class.Answered() && !out.ConnLost && d.Idle(conn)
 }
 
-// Rollback rolls back tx, the local transaction that is open on conn, or, if tx
-// is nil, the one that was begun by a statement. Unless it is RolledBack
-// afterwards, conn is closed and must not be used again.
+// Rollback rolls back tx, the open local transaction on conn. If tx is nil, it rolls back a
+// transaction begun by a statement. It closes conn unless RolledBack is true of the error.
 func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -496,15 +489,15 @@ func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 	return err
 }
 
-// RolledBack reports whether no transaction is open after a ROLLBACK that ended
-// with err. SQLite says by an error that it has rolled back on its own.
+// RolledBack reports whether a ROLLBACK that returned err left no transaction open. SQLite returns
+// an error after it has rolled back on its own.
 func RolledBack(d *delivery.Dialect, err error) bool {
 	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
 }
 
-// end ends a transaction in MySQL by its text, if ctx may end: driver.Tx, which
-// takes no context, would go on waiting for the answer. The others do without: for PostgreSQL
-// see within, and SQLite always answers.
+// end ends a transaction in MySQL by its text, because driver.Tx takes no context and would go on
+// waiting for the answer after the end of ctx. The other databases need no such thing: for
+// PostgreSQL see within, and SQLite always answers.
 func end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
 	if c, ok := Bare(conn).(driver.ExecerContext); ok && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
@@ -514,7 +507,7 @@ func end(ctx context.Context, conn driver.Conn, text string, plain func() error)
 	return plain()
 }
 
-// undone rolls back what an outcome before COMMIT leaves open.
+// undone rolls back the transaction that an outcome before COMMIT left open.
 func undone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
 	if o.Err != nil && o.Class == delivery.Unknown {
 		// COMMIT was never sent: the server rolls back with the session.
@@ -526,7 +519,7 @@ func undone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx drive
 	return o
 }
 
-// Setting gives the one value that query gives.
+// Setting returns the single value of query.
 func Setting(ctx context.Context, conn driver.Conn, query string) (value string, err error) {
 	rows, err := Ask(ctx, conn, query)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Found is what a receipt says.
+// Found is the content of a receipt.
 type Found struct {
 	// Void: the work was not done and never will be.
 	Void bool
-	// Reported: Void, and the caller has that answer.
+	// Reported means Void, and the caller has its answer.
 	Reported bool
-	// Undone: Void, and the work was done before that.
+	// Undone means Void, but the work was done before that.
 	Undone bool
-	// UnitID is the unit whose attempt left it.
+	// UnitID is the unit of the attempt that left the receipt.
 	UnitID string
-	// Fingerprint is that of the request, under a caller's key: see Of.
+	// Fingerprint is the fingerprint of the request, under a caller's key: see Of.
 	Fingerprint string
 	// Result is the stored answer, under a caller's key.
 	Result string
@@ -31,9 +31,9 @@ type Found struct {
 	flavor txlog.Flavor
 }
 
-// ReadReceipt looks a receipt up; nil if there is none. It does not wait for
-// one that is being written, and does not see it. nil means that the work is not
-// applied, or not yet: an attempt may be running.
+// ReadReceipt looks a receipt up, and returns nil if there is no receipt. It neither sees an
+// uncommitted receipt nor waits for it. With nil, the work is not applied or not yet: an attempt
+// may be running.
 func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	rows, err := askCommitted(ctx, d, conn, r.sql(d.Flavor).read, id)
 	if err != nil || len(rows) == 0 {
@@ -45,9 +45,8 @@ func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 		Left: time.Duration(Number(row[4])) * time.Millisecond}, nil
 }
 
-// askCommitted is Ask for receipts, outside of any transaction: it sees what is
-// committed, all of it and nothing else, at whatever level of isolation the
-// session's DSN, its account or its server lets it read.
+// askCommitted is Ask for receipts, outside any transaction. It sees all committed rows and no
+// others, whatever isolation level the DSN, the account or the server sets for the session.
 func askCommitted(ctx context.Context, d *delivery.Dialect, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
 	if d.Flavor == txlog.FlavorSQLite {
 		return askSQLite(ctx, conn, query, args...)
@@ -63,8 +62,8 @@ func askCommitted(ctx context.Context, d *delivery.Dialect, conn driver.Conn, qu
 	return rows, err
 }
 
-// askSQLite has no levels to ask for: where connections share a cache, a PRAGMA
-// shows a session what others have not committed.
+// askSQLite has no levels to set. Connections with a shared cache may have a PRAGMA that shows
+// them uncommitted rows.
 func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any) (rows [][]driver.Value, err error) {
 	dirty, err := Setting(ctx, conn, "PRAGMA read_uncommitted")
 	if err != nil {
@@ -83,15 +82,14 @@ func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any)
 	return Ask(ctx, conn, query, args...)
 }
 
-// keepReceipt gives u's receipt, which was met, another retention when part of
-// the last one has passed: it counts from the end of the unit, and another
-// attempt of it may have begun just now. gone: f is of another request under
-// the key, and was purged meanwhile. Nothing is known of it then: this
-// request's own entry, should it stay or come late, would find no receipt.
+// keepReceipt extends the retention of u's receipt when a part of it has passed. Retention counts
+// from the end of the unit, and another attempt of it may have begun just now. gone means that f
+// belongs to another request under the key, and was purged meanwhile. Its outcome is then unknown
+// to us: a late or remaining entry of this request would find no receipt.
 func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
 	keep, others := r.retention(u), f.UnitID != owner(u)
 	if others {
-		// Another request's under the key: it counts from that one, but an
+		// The receipt of another request under the key: retention counts from that request, but an
 		// attempt of this one may come as late as any.
 		keep = min(keep, r.Retention)
 	}
@@ -102,9 +100,8 @@ func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	return others && kept == 0, err
 }
 
-// MarkReported notes in u's receipt, which is void, that the caller has its answer and
-// the entry removed: should a late write to the log bring the entry back, an
-// operator has nothing to decide.
+// MarkReported notes in u's void receipt that the caller has its answer and the entry is removed.
+// If a late write to the log brings the entry back, an operator has nothing to decide.
 func MarkReported(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).reported, u.Receipt)); err != nil {
 		return Failed(d, err, false)
@@ -122,13 +119,13 @@ func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 	return found, err
 }
 
-// NoReceiptTable makes err, which NoReceipts is true of, the error that says how to
-// create the table.
+// NoReceiptTable wraps err in the error that explains how to create the table. NoReceipts must be
+// true of err.
 func NoReceiptTable(d *delivery.Dialect, r Receipts, err error) error {
 	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: err}
 }
 
-// NoReceipts reports whether err says that there is no table bed_receipt.
+// NoReceipts reports whether err means that the table bed_receipt is missing.
 func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
 	switch {
 	case err == nil:
@@ -139,7 +136,7 @@ func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
 	return noTable(d, err, receiptTable)
 }
 
-// noTable reports whether err says that there is no table of that name.
+// noTable reports whether err means that the named table is missing.
 func noTable(d *delivery.Dialect, err error, table string) bool {
 	if err == nil || !strings.Contains(err.Error(), table) {
 		return false

@@ -28,12 +28,12 @@ func (e *NotOneDML) Error() string {
 // Shown is the text for a log line.
 func (e *NotOneDML) Shown() string { return strings.TrimPrefix(e.Error(), "bed: ") }
 
-// Certainly says that nothing was run, and nothing will be.
+// Certainly returns Refused: nothing was run, and nothing will be.
 func (*NotOneDML) Certainly() delivery.Class { return delivery.Refused }
 
-// OnlyDML returns a *NotOneDML for the first statement other than a single DML or a message.
-// Some texts depend on how a session reads quotes: OnlyDML asks conn, or, without one, lets them
-// pass.
+// OnlyDML returns a *NotOneDML for the first statement other than a single DML or a message. Some
+// texts depend on the session's reading of quotes. OnlyDML asks conn about it; without conn it
+// lets them pass.
 func OnlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, statements []txlog.Statement) error {
 	for i, s := range statements {
 		kind, sure := sqltext.IsOneWrite(d.Flavor, s.SQL)

@@ -12,12 +12,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// orderTable is the table by which a target refuses a write under an order key after a
-// later one was delivered. It lies beside the receipts.
+// orderTable lets a target refuse a write under an order key after delivery of a later one. It
+// lies beside the receipts.
 const orderTable = "bed_order"
 
-// OrderSchema gives the statement that creates the table of order keys in a target:
-// "mysql" (also for MariaDB), "postgres" or "sqlite".
+// OrderSchema returns the statement that creates the table of order keys in a target: "mysql"
+// (also for MariaDB), "postgres" or "sqlite".
 func OrderSchema(database string) (string, error) {
 	f, err := flavorOf(database)
 	if err != nil {
@@ -26,8 +26,8 @@ func OrderSchema(database string) (string, error) {
 	return orderCreate(f), nil
 }
 
-// TargetSchema gives the statements that create bed's tables in a target of exactly-once
-// writes, for the databases of ReceiptSchema.
+// TargetSchema returns the statements that create bed's tables in a target of exactly-once writes,
+// for the databases of ReceiptSchema.
 func TargetSchema(database string) (string, error) {
 	receipts, err := ReceiptSchema(database)
 	if err != nil {
@@ -53,9 +53,9 @@ type orderSQL struct {
 	purge                      idsSQL
 }
 
-// makeOrderSQL is the one place where they are written. Each fails where a later write was
-// delivered, by what every session takes for an error: the number that there would be is
-// NULL, or in MySQL, which may store 0 for that, larger than the column's type.
+// makeOrderSQL is the only place with the text of these statements. Each fails if a later write
+// was delivered, in a way that every session treats as an error. The new number is NULL; in MySQL,
+// which may store 0 for NULL, it exceeds the column's type.
 func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderSQL {
 	own := func(text string) string { return placed(f.Text(text), orderTable) }
 	insert := receiptInsertion + `bed_order (id, log_id, last, keep_until) VALUES (?, ?, ?, {now} + ?)`
@@ -76,8 +76,8 @@ func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderS
 	return o
 }
 
-// fences are the calls that follow u's receipt: each refuses to go back behind a later
-// write under one of its order keys.
+// fences returns the calls that follow u's receipt. Each refuses to go back behind a later write
+// under one of u's order keys.
 func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []delivery.Call {
 	calls := make([]delivery.Call, len(u.Order))
 	for i, o := range u.Order {
@@ -86,7 +86,7 @@ func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []delivery.Call {
 	return calls
 }
 
-// Fence runs the fences of u in the open transaction. A failure leaves that open.
+// Fence runs the fences of u in the open transaction. A failure leaves the transaction open.
 func Fence(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	for _, c := range r.fences(d.Flavor, u) {
 		if _, before, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
@@ -98,8 +98,8 @@ func Fence(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.
 	return Outcome{}
 }
 
-// EnsureOrder finds or creates the table bed_order, for a local transaction that could not
-// do so before its COMMIT.
+// EnsureOrder finds or creates the table bed_order, for a local transaction that could not do so
+// before its COMMIT.
 func EnsureOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
 	s := r.sql(d.Flavor).order
 	_, err := Ask(ctx, conn, s.probe)
@@ -112,7 +112,7 @@ func EnsureOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 	return err
 }
 
-// overtaken reports whether err is that of a fence.
+// overtaken reports whether err comes from a fence.
 func overtaken(d *delivery.Dialect, err error) bool {
 	if err == nil || !strings.Contains(err.Error(), orderTable) {
 		return false
@@ -128,8 +128,8 @@ func overtaken(d *delivery.Dialect, err error) bool {
 	}
 }
 
-// onOrder reads the outcome of an attempt of u that was rolled back: a fence that was met
-// says that u was overtaken. Its receipt, which comes before, was not there.
+// onOrder classifies an attempt of u that was rolled back: a fence in its way means that u was
+// overtaken. u's receipt, inserted before the fence, was not there.
 func onOrder(d *delivery.Dialect, u *txlog.Unit, out Outcome) Outcome {
 	if len(u.Order) > 0 && overtaken(d, out.Err) {
 		out.Class, out.Err = delivery.Refused, delivery.ErrOvertaken
@@ -137,8 +137,8 @@ func onOrder(d *delivery.Dialect, u *txlog.Unit, out Outcome) Outcome {
 	return out
 }
 
-// withOrder runs an attempt of u, which is under an order key. If there is no table bed_order
-// yet, it creates it and runs the attempt again.
+// withOrder runs an attempt of u, which has an order key. If the table bed_order is missing, it
+// creates the table and runs the attempt again.
 func withOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, run func() Outcome) Outcome {
 	out := run()
 	if !noTable(d, out.Err, orderTable) {
@@ -157,8 +157,9 @@ func withOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	return Outcome{Class: delivery.Retryable, Err: &delivery.ReceiptTableError{Statement: r.sql(d.Flavor).order.create, Err: fmt.Errorf("no table %s beside it: %w", orderTable, err)}}
 }
 
-// PurgeOrder erases rows of bed_order of the log r.LogIdentity, after the key after, whose
-// retention is over and whose key no unit in the log is under. next is as for PurgeReceipts.
+// PurgeOrder erases rows of bed_order of the log r.LogIdentity, from the key after on. It erases a
+// row after its retention if no unit in the log has its key. next means the same as for
+// PurgeReceipts.
 func PurgeOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
 	s := &r.sql(d.Flavor).order
 	rows, err := askCommitted(ctx, d, conn, s.page, r.LogIdentity, after)

@@ -7,18 +7,18 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, those after
-// the id after, and erases those that no unit in the log has any more, once
-// their retention is over since that was found. missing says which units, and
-// which receipts under a caller's key, are not in the log (txlog.Storage.Missing):
-// under a key another unit than the one that left the receipt may carry it too.
+// PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, from the id after on. It
+// first marks a receipt whose unit is no longer in the log, and erases it one retention later.
+// missing returns the units, and the receipts under a caller's key, that are not in the log
+// (txlog.Storage.Missing). Under a key, another unit than the one that left the receipt may carry
+// it too.
 //
-// The retention cannot count from when the entry was written or the receipt was
-// met last, because a log may be older than that when a person discards it, and
-// a worker stand still with it. A request under a key may be sent again, and
-// logged, after the question: it keeps what it meets anew, or finds it gone
-// (keepReceipt). It returns how many it erased, and the id after which the next
-// page begins, also if this one failed; that is empty at the end.
+// The retention cannot count from the time of the entry or of the last look at the receipt. A log
+// may be older than the retention when an operator discards it, and a stopped worker is as old. A
+// caller may resend a request under a key, and have it logged, after the call of missing. That
+// request then either renews the receipt or finds it gone (keepReceipt). PurgeReceipts returns the
+// number of erased receipts and the id for the next page, also after a failure. The id is empty at
+// the end.
 func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {
 		id, unit string

@@ -19,27 +19,27 @@ import (
 // DefaultRetention is how long receipts are kept by default.
 const DefaultRetention = 7 * 24 * time.Hour
 
-// Receipts says how receipts of units are written.
+// Receipts describes how units write their receipts.
 type Receipts struct {
-	// LogIdentity names the transaction log (txlog.Storage.Identity) in the column
-	// log_id: only the jobs of that log purge its receipts.
+	// LogIdentity names the transaction log (txlog.Storage.Identity) in the column log_id. Only
+	// the jobs of that log purge its receipts.
 	LogIdentity string
-	// Retention is how long a receipt is kept that was not erased at once.
+	// Retention is how long to keep a receipt that was not erased at once.
 	Retention time.Duration
 	// KeyRetention is the same for a receipt under a caller's idempotency key.
 	KeyRetention time.Duration
-	// Schema is the schema of their own that the data source's settings give them
-	// (delivery.Target.ReceiptSchema); empty: none.
+	// Schema is the schema for receipts in the data source's settings
+	// (delivery.Target.ReceiptSchema); empty if there is no such setting.
 	Schema string
-	// Place is where bed_receipt is otherwise (see ReceiptPlace), for a session
-	// whose unqualified names may lead elsewhere by now. Empty: where they lead.
+	// Place is the place of bed_receipt without Schema (see ReceiptPlace), for a session whose
+	// unqualified names may lead elsewhere by now. Empty means where they lead.
 	Place string
 }
 
 // Table is the table's name in a statement.
 func (r Receipts) Table(f txlog.Flavor) string { return r.Placed(f, receiptTable) }
 
-// Placed is the name in a statement of a table that lies where the receipts do.
+// Placed returns the name, in a statement, of a table that lies beside the receipts.
 func (r Receipts) Placed(f txlog.Flavor, table string) string {
 	if r.Schema == "" {
 		return table
@@ -47,7 +47,7 @@ func (r Receipts) Placed(f txlog.Flavor, table string) string {
 	return quoteSchema(f, r.Schema) + "." + table
 }
 
-// ReceiptID is the id of the receipt of a unit that has no caller's key.
+// ReceiptID is the id of the receipt of a unit without a caller's key.
 func ReceiptID(d *delivery.Dialect, unitID string) string {
 	if d.Receipt == nil {
 		return unitID
@@ -71,13 +71,13 @@ func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call
 	return call(r.sql(f).insert, u.Receipt, owner(u), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
 }
 
-// Insertion is the call that writes u's receipt, for a transaction of the application's.
+// Insertion returns the call that writes u's receipt, for a transaction of the application.
 func (r Receipts) Insertion(f txlog.Flavor, u *txlog.Unit) delivery.Call {
 	return r.insert(f, u, false)
 }
 
-// owner is the entry whose receipt u's is: while the log holds it, the receipt is not
-// purged. For a group that can turn back it is the way back, which needs the receipts of
+// owner is the entry to which u's receipt belongs: the receipt is not purged while the log holds
+// that entry. In a compensable group the owner is the compensation, which needs the receipts of
 // all parts.
 func owner(u *txlog.Unit) string {
 	if u.Group() || u.Undo != nil {
@@ -97,16 +97,15 @@ func (r Receipts) retention(u *txlog.Unit) time.Duration {
 // readCommitted is sql.LevelReadCommitted.
 const readCommitted driver.IsolationLevel = 2
 
-// EraseReceipts deletes receipts that are known to exist. It runs at READ
-// COMMITTED: InnoDB's default level would lock the gaps between them, in which
-// every new receipt lands.
+// EraseReceipts deletes existing receipts. It runs at READ COMMITTED: InnoDB's default level would
+// lock the gaps between them, and every new receipt lands in these gaps.
 func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, ids []string) error {
 	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
 	return err
 }
 
-// byIDs runs a statement that names receipts by their ids, after its own args,
-// in transactions of not too many, and returns how many it changed.
+// byIDs runs a statement that names receipts by their ids, after its own args. It does so in
+// transactions of limited size, and returns the number of changed rows.
 func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
 	opts := driver.TxOptions{Isolation: readCommitted}
 	if d.Flavor == txlog.FlavorSQLite {
@@ -167,8 +166,8 @@ func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driv
 // receiptColumns are the columns of bed_receipt that an attempt writes.
 const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result"
 
-// ReceiptSchema gives the statement that creates the table of receipts in a
-// target: "mysql" (also for MariaDB), "postgres" or "sqlite".
+// ReceiptSchema returns the statement that creates the table of receipts in a target: "mysql"
+// (also for MariaDB), "postgres" or "sqlite".
 func ReceiptSchema(database string) (string, error) {
 	f, err := flavorOf(database)
 	if err != nil {
@@ -185,7 +184,7 @@ func flavorOf(database string) (txlog.Flavor, error) {
 	return f, nil
 }
 
-// receiptRemark explains the table to a tool, or a person, that comes across it.
+// receiptRemark explains the table to a tool or a person who comes across it.
 const receiptRemark = `made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations`
 
 // receiptPageSize is how many receipts a purge looks at, and a transaction
@@ -195,23 +194,21 @@ const receiptPageSize = 500
 // receiptPortion is how many ids a statement lists.
 const receiptPortion = 128
 
-// voidReported is the result in a void receipt whose unit's caller knows of
-// the refusal.
+// voidReported is the result in a void receipt if the unit's caller knows of the refusal.
 const voidReported = "answered"
 
-// voidAmended is the result in a void receipt whose unit is to be delivered under
-// another receipt, with a text that an operator gave it.
+// voidAmended is the result in a void receipt if the unit has a new text from an operator, to be
+// delivered under another receipt.
 const voidAmended = "amended"
 
-// voidUndone is the result in a void receipt whose unit was applied, and undone when its
-// group turned back.
+// voidUndone is the result in a void receipt if the unit was applied and later compensated.
 const voidUndone = "undone"
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
 // then its writer has erased most.
 const receiptRests = 60_000
 
-// What a page of receipts says of each.
+// The states of a receipt on a page.
 const (
 	receiptNew   = iota // it is to be left alone
 	receiptInLog        // its unit was in the log when a purge looked last, if any did
@@ -222,7 +219,7 @@ const (
 // receiptTable is the table's name.
 const receiptTable = "bed_receipt"
 
-// receiptSQL are the statements on the table of receipts at one place.
+// receiptSQL holds the statements on the table of receipts at one place.
 type receiptSQL struct {
 	create, comment string
 	// indexes asks for those of the table.
@@ -234,22 +231,22 @@ type receiptSQL struct {
 	page                   string
 	// These name receipts by their ids.
 	erase, purge, gone, back idsSQL
-	// These look for the table where unqualified names lead: its place, and the
-	// schema of one that is there.
+	// place and home look for the table where unqualified names lead: place returns its place, and
+	// home the schema of an existing one.
 	place, home string
-	// elsewhere finds those that are not at their place: the schema, and what gives
-	// the account the rights it lacks there.
+	// elsewhere finds tables in other places: the schema, and the GRANT that the account lacks
+	// there.
 	elsewhere string
-	// table is what create makes.
+	// table is the result of create.
 	table tables.Table
 	order orderSQL
 }
 
-// idsSQL is a statement that continues after a list of ids. In PostgreSQL the list
-// is one parameter, and the first half is all.
+// idsSQL is a statement that continues after a list of ids. In PostgreSQL the list is one
+// parameter, and the first half is the whole statement.
 type idsSQL [2]string
 
-// receiptTexts keeps each receiptSQL that was made: from receiptsAt.
+// receiptTexts keeps each receiptSQL, by receiptsAt.
 var receiptTexts sync.Map
 
 type receiptsAt struct {
@@ -257,7 +254,7 @@ type receiptsAt struct {
 	schema, place string
 }
 
-// sql gives the statements on bed_receipt at its place.
+// sql returns the statements on bed_receipt at its place.
 func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
 	at := receiptsAt{f, r.Schema, r.Place}
 	if r.Schema != "" {
@@ -272,8 +269,8 @@ func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
 
 const receiptInsertion = "INSERT INTO "
 
-// ReceiptTable gives the table into which text inserts a receipt, or the number of an
-// order key, as it stands there; ok is false for any other statement.
+// ReceiptTable returns the table into which text inserts a receipt, or the number of an order key,
+// as the text spells it. ok is false for any other statement.
 func ReceiptTable(text string) (table string, ok bool) {
 	rest, ok := strings.CutPrefix(text, receiptInsertion)
 	if !ok {
@@ -293,8 +290,8 @@ func IsReceipt(text string) bool {
 	return ok
 }
 
-// makeReceiptSQL is the one place where the SQL of receipts is written. place is
-// quoted; empty: where unqualified names lead. schema is that of their own.
+// makeReceiptSQL is the only place with the SQL of receipts. place is quoted; empty means the
+// place to which unqualified names lead. schema is the schema for receipts.
 func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 	unplaced := f.Text
 	at := func(s, table string) string {
@@ -333,8 +330,8 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 		probeOlder: placed(`SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`),
 		add:        placed(`ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`),
 		insert:     placed(`INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`),
-		// MySQL and MariaDB let a value refer to a column before it, which is
-		// quicker than reading the clock twice.
+		// In MySQL and MariaDB a value may refer to an earlier column, which is quicker than
+		// reading the clock twice.
 		insertPlain: placed(`INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
 			f.Pick(sqltext.Texts{MySQL: `creation_time`, Postgres: `{now}`, SQLite: `{now}`}) + ` + ?)`),
 		read:     placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
@@ -348,7 +345,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)),
 
 		erase: listed(`{by key}DELETE FROM bed_receipt`, ``),
-		// One that was met since it was found due is kept anew.
+		// An attempt may have met the receipt, and renewed it, since it was found due.
 		purge: listed(`{by key}DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
 		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`})+
 			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),

@@ -15,14 +15,14 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// SchemaParam is the parameter of a DSN that becomes a target's ReceiptSchema.
+// SchemaParam is the DSN parameter for a target's ReceiptSchema.
 const SchemaParam = "bedReceiptSchema"
 
-// maxReceiptSchema is the longest name of a schema that every server takes.
+// maxReceiptSchema is the longest schema name that every server accepts.
 const maxReceiptSchema = 63
 
-// CheckReceiptSchema says why a target cannot keep its receipts in the schema
-// that it names; nil if it names none, or can.
+// CheckReceiptSchema returns an error if a target cannot keep its receipts in its ReceiptSchema;
+// nil if it has no ReceiptSchema.
 func CheckReceiptSchema(t *delivery.Target) error {
 	switch schema := t.ReceiptSchema; {
 	case schema == "":
@@ -39,8 +39,8 @@ func CheckReceiptSchema(t *delivery.Target) error {
 	return nil
 }
 
-// At gives r for the table of receipts at a place that ReceiptPlace named. The place comes
-// from an entry: one that is not a name leaves r as it is.
+// At returns r for the table of receipts at a place from ReceiptPlace. The place comes from an
+// entry, so At ignores it unless it is a valid name.
 func (r Receipts) At(place string) Receipts {
 	if own, _, ok := strings.Cut(place, ownFor); ok && len(own) > 2 && isName(own[1:len(own)-1]) && isPlace(own) {
 		place = own
@@ -67,15 +67,14 @@ func isName(s string) bool {
 	return len(s) <= maxReceiptSchema
 }
 
-// quoteSchema quotes a name of which CheckReceiptSchema has nothing to say.
+// quoteSchema quotes a name that has passed CheckReceiptSchema.
 func quoteSchema(f txlog.Flavor, schema string) string {
 	quote := f.Pick(sqltext.Texts{MySQL: "`", Postgres: `"`, SQLite: `"`})
 	return quote + schema + quote
 }
 
-// SchemaError says that receipts would be kept elsewhere than the data source
-// has kept them so far. They would not be met: what was applied would be applied
-// again.
+// SchemaError reports that receipts would go to another place than the data source has used so
+// far. Attempts would not meet the earlier receipts and would apply work again.
 type SchemaError struct {
 	dataSource, so, far string
 }
@@ -85,10 +84,10 @@ func (e *SchemaError) Error() string {
 		"go back to that, or move them as docs/exactly-once.md says (Changing the schema)", e.so, e.dataSource, e.far)
 }
 
-// Certainly says that nothing was sent, and may be later.
+// Certainly returns Retryable: nothing was sent, but a later try may succeed.
 func (*SchemaError) Certainly() delivery.Class { return delivery.Retryable }
 
-// LogError says that the log does not say where receipts are.
+// LogError reports that the log could not return the place of the receipts.
 type LogError struct {
 	dataSource string
 	Err        error
@@ -98,16 +97,16 @@ func (e *LogError) Error() string {
 	return fmt.Sprintf("bed: not sent: the log does not say where the receipts of %s are: %v", e.dataSource, e.Err)
 }
 
-// Unwrap gives the log's error.
+// Unwrap returns the log's error.
 func (e *LogError) Unwrap() error { return e.Err }
 
-// Certainly says that nothing was sent, and may be later.
+// Certainly returns Retryable: nothing was sent, but a later try may succeed.
 func (*LogError) Certainly() delivery.Class { return delivery.Retryable }
 
-// CheckSchema compares r's schema with the one that the log remembers, and has it
-// remember what comes first: a resent request under a key, or a job with other
-// settings, must look where the receipt is. It returns a SchemaError if they differ,
-// and a LogError if the log cannot say.
+// CheckSchema compares r's schema with the schema in the log. If the log has no schema yet, it
+// stores r's. A resent request under a key, or a job with other settings, must look in the same
+// place for the receipt. CheckSchema returns a SchemaError if they differ, and a LogError if the
+// log fails.
 func CheckSchema(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
 	if d.Flavor != txlog.FlavorMySQL && d.Flavor != txlog.FlavorPostgres {
 		return nil
@@ -117,7 +116,7 @@ func CheckSchema(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log
 		return elsewhere(dataSource, r.Schema, schema)
 	}
 	if err == nil && r.Schema != "" {
-		// An older version did not tell the log.
+		// An older version did not write its schema to the log.
 		if err := notAtHome(ctx, d, conn, dataSource, r); err != nil {
 			return err
 		}
@@ -164,16 +163,15 @@ func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataS
 	return nil
 }
 
-// EnsureReceipts finds or creates the table of receipts on conn's database, and the
-// schema of its own if it has one. If the account may not create it, the error holds
-// the statement to run.
+// EnsureReceipts finds or creates the table of receipts, and its ReceiptSchema, on conn's
+// database. If the account may not create it, the error holds the statement to run.
 func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
 	probe := r.sql(d.Flavor).probe
 	_, err := Ask(ctx, conn, probe)
 	var cerr error
-	// Where a right is missing the table is there, but MySQL says so as well of one that
-	// is not. A second one, which the account could make in a schema of its own, would
-	// not hold what this one holds.
+	// A missing right means that the table exists, but MySQL returns the same error for a missing
+	// table. A second table, in a schema of the account's own, would lack the receipts of the
+	// first.
 	if err != nil && d.Class(err).Answered() && (d.Flavor == txlog.FlavorMySQL || !dberr.Of(err).Denied()) {
 		if cerr = createReceipts(ctx, d, conn, r); cerr != nil && !d.Class(cerr).Answered() {
 			return cerr
@@ -202,13 +200,13 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: cerr}
 }
 
-// receiptKeys are the names of the key by which dialects recognise that a receipt is
-// there already; SQLite names no key.
+// receiptKeys are the names of the key by which dialects recognise a duplicate receipt; SQLite
+// names no key.
 var receiptKeys = [...][]string{txlog.FlavorMySQL: {"PRIMARY", "bed_receipt_id"}, txlog.FlavorPostgres: {"bed_receipt_id"}, txlog.FlavorSQLite: nil}
 
 var errKeyless = errors.New("it has no primary key: work whose receipt is there would be applied again")
 
-// keyed returns an error unless the table keeps receipts apart.
+// keyed returns an error if the table has no primary key.
 func keyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
 	if d.Flavor == 0 {
 		return nil
@@ -230,7 +228,7 @@ func keyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipt
 	return &delivery.ReceiptTableError{Statement: s.table.AddKey(r.Table(d.Flavor)), Err: errKeyless}
 }
 
-// createReceipts creates the table, and its schema first if that is missing.
+// createReceipts creates the table, after its schema if the schema is missing.
 func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
 	ddl := r.sql(d.Flavor).create
 	_, _, err := Exec(ctx, conn, ddl, nil)
@@ -244,14 +242,13 @@ func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 		}
 	}
 	if err == nil && d.Flavor == txlog.FlavorPostgres {
-		// Whoever made the table may have the error say so; for others it is said
-		// already.
+		// Only the table's owner may comment on it. For others, the comment is there already.
 		_, _, _ = Exec(ctx, conn, r.sql(d.Flavor).comment, nil)
 	}
 	return err
 }
 
-// creation is what an operator has to run to create the table.
+// creation returns the statements by which an operator creates the table.
 func creation(d *delivery.Dialect, r Receipts) string {
 	ddl := r.sql(d.Flavor).create
 	if r.Schema != "" {
@@ -264,16 +261,15 @@ func schemaCreation(d *delivery.Dialect, r Receipts) string {
 	return "CREATE SCHEMA IF NOT EXISTS " + quoteSchema(d.Flavor, r.Schema)
 }
 
-// noSchema reports whether err says that a schema is missing.
+// noSchema reports whether err means that a schema is missing.
 func noSchema(err error) bool {
 	code := dberr.Of(err)
 	return code.State == "3F000" || code.Number == 1049 // invalid_schema_name, ER_BAD_DB_ERROR
 }
 
-// ReceiptsElsewhere finds the tables of receipts to which sessions of the same
-// database may lead, and r does not: each as r with its place, or, if the account
-// cannot use it, the statements that give it the rights. MySQL has them where
-// init_connect leads.
+// ReceiptsElsewhere finds other tables of receipts to which sessions of the same database may
+// lead. It returns each as r with its place, or, if the account cannot use it, as the GRANT
+// statements to run. In MySQL such tables are where init_connect leads.
 func ReceiptsElsewhere(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (usable []Receipts, unusable []string, err error) {
 	query := r.sql(d.Flavor).elsewhere
 	if query == "" {
@@ -292,10 +288,10 @@ func ReceiptsElsewhere(ctx context.Context, d *delivery.Dialect, conn driver.Con
 	return usable, unusable, err
 }
 
-// ReceiptPlace names where conn's session finds bed_receipt or would create it:
-// the database, and in PostgreSQL the schema, to which unqualified names lead,
-// quoted, empty if nowhere; after the schema that receipts have of their own, if
-// any: a write leads to the former all the same.
+// ReceiptPlace returns the place where conn's session finds or would create bed_receipt. This is
+// the quoted database, and in PostgreSQL schema, to which unqualified names lead; it is empty if
+// they lead nowhere. The ReceiptSchema, if any, comes first, because writes still lead to the
+// other place.
 func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (place string, err error) {
 	switch d.Flavor {
 	case 0:
@@ -320,17 +316,17 @@ func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r 
 	return own + ownFor + place, nil
 }
 
-// ownFor stands between a schema of receipts and the place for which it has them.
+// ownFor stands between the ReceiptSchema and the place to which writes lead.
 const ownFor = " for "
 
-// ReceiptRights makes err a ReceiptRightsError if it says that the account of
-// conn's session may not do something to bed_receipt; else it returns err.
+// ReceiptRights turns err into a ReceiptRightsError if the account of conn's session lacks a right
+// on bed_receipt. It returns any other err unchanged.
 func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
 	if err == nil || !dberr.Of(err).Denied() {
 		return err
 	}
-	// PostgreSQL speaks of the schema alone where that may not be used, and its
-	// driver puts the code after the name.
+	// If the account may not use the schema, PostgreSQL names only the schema, and its driver puts
+	// the code after the name.
 	ofSchema := r.Schema != "" && strings.Contains(err.Error(), " "+r.Schema+" (SQLSTATE ")
 	switch {
 	case strings.Contains(err.Error(), orderTable):
@@ -342,13 +338,13 @@ func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	return rightsError(ctx, d, conn, r, err)
 }
 
-// rightsError is ReceiptRights for an error that is known to be about the table.
+// rightsError is ReceiptRights for an error about the table.
 func rightsError(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
 	return &delivery.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
 }
 
-// grant is the statement that an operator has to run, with the account and
-// place of conn's session as far as they can be asked for.
+// grant returns the statement that an operator has to run. It includes the account and place of
+// conn's session if the server returns them.
 func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) string {
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
 	account := "this account"

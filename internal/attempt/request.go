@@ -14,9 +14,9 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A fingerprint in an entry is a letter that says whose it is, the request's
-// digest, and the secret of the digests. A receipt keeps all but the secret: who
-// reads bed_receipt cannot find out by trial what a request's values were.
+// A fingerprint in an entry consists of a letter for its origin, the request's digest, and the
+// secret of the digests. A receipt keeps all but the secret, so a reader of bed_receipt cannot
+// find out a request's values by trial.
 const (
 	byStatements = "s"
 	byCaller     = "c" // SetFingerprint's
@@ -26,13 +26,14 @@ const (
 	partSize   = 3 // characters of the digest of a statement's SQL and of each parameter
 )
 
-// A Request is what the same request means under a caller's key.
+// A Request is the identity of a request under a caller's key: equal requests have equal
+// fingerprints.
 type Request struct {
 	by, secret string
 	parts      []string
 }
 
-// NewRequest begins a request under key; own is what SetFingerprint was given.
+// NewRequest begins a request under key; own is the argument of SetFingerprint.
 func NewRequest(key, own string) *Request {
 	r := &Request{by: byStatements, secret: digest(key, "secret")}
 	if own != "" {
@@ -42,10 +43,10 @@ func NewRequest(key, own string) *Request {
 	return r
 }
 
-// Prints are the fingerprints of a statement: of its text and its parameters as they
-// stand, and of what it asks the database, by either of which it is the same. They are
-// kept with its answer, so that a request that differs can be refused with what differs.
-// Versions before the second one compare by the first.
+// Prints are the two fingerprints of a statement: of its text and parameters as they stand, and of
+// the request that it makes to the database. Two statements are the same if either one agrees. The
+// answer keeps them, so that the refusal of another request can name the difference. Versions
+// before the second fingerprint compare by the first.
 type Prints struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Asked       string `json:"asked,omitempty"`
@@ -58,8 +59,8 @@ func (r *Request) Add(s txlog.Statement) {
 	}
 }
 
-// Answered adds a statement, whose prints it returns. They are empty where the caller's
-// own fingerprint decides.
+// Answered adds a statement and returns its prints. They are empty if the caller's own fingerprint
+// decides.
 func (r *Request) Answered(f txlog.Flavor, s txlog.Statement) (p Prints) {
 	if r.by == byCaller {
 		return p
@@ -80,7 +81,7 @@ func printsIn(f txlog.Flavor, u *txlog.Unit, s txlog.Statement) Prints {
 	return prints(f, u.Fingerprint[storedSize:], s)
 }
 
-// storedFingerprint is what a receipt keeps of u's.
+// storedFingerprint is the part of u's fingerprint that a receipt keeps.
 func storedFingerprint(u *txlog.Unit) string {
 	return u.Fingerprint[:min(len(u.Fingerprint), storedSize)]
 }
@@ -95,8 +96,8 @@ func prints(f txlog.Flavor, secret string, s txlog.Statement) Prints {
 	return Prints{fingerprint(secret, s), printOf(secret, s, append([]string{sql}, params...), sql, params)}
 }
 
-// printOf is the digest of the whole of a statement, and short ones of its SQL and of
-// each of its parameters.
+// printOf returns the digest of the whole statement, followed by short digests of its SQL and of
+// each parameter.
 func printOf(secret string, s txlog.Statement, whole []string, sql string, params []string) string {
 	var b strings.Builder
 	if s.Required.Given() {
@@ -133,13 +134,13 @@ func digest(secret string, texts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))[:digestSize]
 }
 
-// Of reports whether the receipt is of u's request.
+// Of reports whether the receipt belongs to u's request.
 func (f *Found) Of(u *txlog.Unit) bool {
 	return f.Fingerprint == storedFingerprint(u) || strings.HasPrefix(f.Fingerprint, byStatements) && f.differs(u) == nil
 }
 
-// OfAnother is the error of u, a request of which only its caller's own
-// fingerprint is known so far, if the receipt is of another one.
+// OfAnother returns an error if the receipt belongs to another request than u. It compares only
+// the callers' own fingerprints.
 func (f *Found) OfAnother(u *txlog.Unit) error {
 	then, now := strings.HasPrefix(f.Fingerprint, byCaller), strings.HasPrefix(u.Fingerprint, byCaller)
 	switch {
@@ -154,8 +155,7 @@ func (f *Found) OfAnother(u *txlog.Unit) error {
 	}
 }
 
-// reused is the error of u, a request that differs from the one that the receipt
-// is of.
+// reused returns the error of u if its request differs from the receipt's request.
 func (f *Found) reused(u *txlog.Unit) error {
 	if err := f.OfAnother(u); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (f *Found) reused(u *txlog.Unit) error {
 	return f.differs(u)
 }
 
-// differs is the error of u if one of its statements differs from those answered.
+// differs returns the error of u if one of its statements differs from the answered ones.
 func (f *Found) differs(u *txlog.Unit) error {
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
@@ -183,13 +183,13 @@ func (f *Found) differs(u *txlog.Unit) error {
 	return ReusedCount(len(u.Statements), len(answer.Statements))
 }
 
-// ReusedCount is the error of a request that has another number of statements.
+// ReusedCount returns the error of a request with another number of statements.
 func ReusedCount(now, then int) error {
 	return reused("it has " + count(now, "statement") + " now, and had " + strconv.Itoa(then))
 }
 
-// Differs is the error of a request whose statement n is s, with those prints, if it is
-// another one than was answered. An answer of an earlier version has no Asked.
+// Differs returns an error if statement n of a request, s with prints p, differs from the answered
+// statement. An answer of an earlier version has no Asked.
 func (a *AnswerStatement) Differs(n int, s txlog.Statement, p Prints) error {
 	then, now := a.Fingerprint, p.Fingerprint
 	if a.Asked != "" && p.Asked != "" && then != now {

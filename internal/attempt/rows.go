@@ -9,17 +9,17 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// maxBuffered bounds the rows that are held in memory, in bytes.
+// maxBuffered bounds the rows held in memory, in bytes.
 const maxBuffered = 64 << 20
 
 // errCut is the error of rows beyond that bound.
 var errCut = fmt.Errorf("bed: the write returns more than the %d MiB of rows that are held in memory until it is complete, the rest is dropped: have it return fewer rows or columns", maxBuffered>>20)
 
-// BufferWrite reads the rows of a write to their end and closes them. Only then
-// is it done: a later row, a deferred constraint or the implicit commit may still
-// fail, and that error is returned. A write that the server carried out and whose
-// rows the driver cannot decode is done: their error comes after the rows before
-// it, as from the driver. So does the error of rows that exceed maxBuffered.
+// BufferWrite reads the rows of a write to their end and closes them. Only then is the write done:
+// a later row, a deferred constraint or the implicit commit may still fail, and BufferWrite
+// returns that error. If the server carried out the write but the driver cannot decode a row, the
+// write is done. The decoding error then follows the rows before it, as it does from the driver.
+// So does the error of rows beyond maxBuffered.
 func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b, err := BufferBounded(d, rows)
 	if err != nil || b.rest == nil {
@@ -39,8 +39,8 @@ func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	return b, err
 }
 
-// BufferBounded is BufferWrite for rows that may be handed on before they are complete: what
-// exceeds maxBuffered comes from the driver.
+// BufferBounded is BufferWrite for rows that the caller may pass on early: rows beyond maxBuffered
+// come from the driver.
 func BufferBounded(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
 	b.ColumnTypes.read(rows)
@@ -65,8 +65,8 @@ func (b *Rows) end(d *delivery.Dialect, rows driver.Rows, err error) error {
 	return closed // what happened to the statement
 }
 
-// Rows are the rows of a write, read to the end, with the column types that
-// the driver gave. They implement driver.Rows.
+// Rows are the rows of a write, read to the end, with the column types from the driver. They
+// implement driver.Rows.
 type Rows struct {
 	ColumnTypes
 	cols []string
@@ -74,7 +74,7 @@ type Rows struct {
 	next int
 	// err comes after the last of rows; nil for io.EOF.
 	err error
-	// rest, if any, follows rows. dropped is how many rows there are no more.
+	// rest, if any, follows rows. dropped is the number of dropped rows.
 	rest    driver.Rows
 	dropped int
 }
@@ -82,7 +82,7 @@ type Rows struct {
 // Whole reports whether all rows are in memory.
 func (b *Rows) Whole() bool { return b.rest == nil }
 
-// IfCut replaces the error of rows that were cut.
+// IfCut replaces the error of rows that were cut off.
 func (b *Rows) IfCut(replace func(error) error) *Rows {
 	if b.dropped > 0 {
 		b.err = replace(b.err)
@@ -90,10 +90,10 @@ func (b *Rows) IfCut(replace func(error) error) *Rows {
 	return b
 }
 
-// ColumnTypes answer what database/sql asks of the columns of rows. Where their driver
-// lacks an interface, they answer what it would assume.
+// ColumnTypes answer database/sql's questions about columns. If the driver lacks an interface,
+// they answer with the default of database/sql.
 type ColumnTypes struct {
-	// Of are the rows whose driver is asked; nil once it was.
+	// Of are the rows from which to read the types; nil once they are read.
 	Of    driver.Rows
 	types []columnType
 }
@@ -193,7 +193,7 @@ func (b *Rows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// Again gives the same rows from the beginning.
+// Again returns the same rows from the beginning.
 func (b *Rows) Again() *Rows {
 	return &Rows{ColumnTypes: b.ColumnTypes, cols: b.cols, rows: b.rows, err: b.err, dropped: b.dropped}
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Undo undoes a part of a group that has turned back, as (*txlog.Unit).Part gives it, in the
-// session where it was done: it inserts the receipt of the part's forward unit as void, so
-// that what is not applied never will be. If the receipt is there, it is made void, and the
-// part's statements run, in one local transaction. Err nil: the part is undone; Voided:
-// nothing had to be run for that. Else the outcome is as Apply's, and it may be
-// repeated whatever it was: what is void is undone. A forward attempt in flight is waited for.
+// Undo compensates a part of a group, as (*txlog.Unit).Part returns it, in the session where it
+// was done. It inserts the receipt of the part's forward unit as void; then no attempt can apply
+// that unit. If the receipt exists, Undo makes it void and runs the part's statements, in one
+// local transaction. Err nil means that the part is compensated; Voided means that there was
+// nothing to run. Otherwise the outcome is the same as Apply's, and the caller may always repeat
+// Undo, because a void receipt means compensated. Undo waits for a forward attempt in flight.
 func Undo(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
 	for range undoLooks {
 		out := Void(ctx, d, conn, part, r)
@@ -32,14 +32,13 @@ func Undo(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlo
 	return Outcome{Class: delivery.Retryable, OnReceipt: true, Err: errOther}
 }
 
-// undoLooks bounds how often Undo looks again at a receipt that another attempt was faster
-// with.
+// undoLooks bounds how often Undo reads a receipt again after another attempt was faster.
 const undoLooks = 3
 
-// errOther says that the receipt that was met is void, or gone, by now.
+// errOther reports that the receipt in question is void, or gone, by now.
 var errOther = errors.New("bed: another attempt to undo the part was faster")
 
-// undoApplied makes the receipt void and runs what undoes the part.
+// undoApplied makes the receipt void and runs the part's statements.
 func undoApplied(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
 	calls, err := callsOf(part)
 	if err != nil {
