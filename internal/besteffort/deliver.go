@@ -24,8 +24,7 @@ import (
 
 // Config configures a Deliverer. Every field is used as it is.
 type Config struct {
-	// DataSource is the name under which what happens to the writes is counted;
-	// empty: it is not.
+	// DataSource is the name under which the console counts the writes; empty means no counting.
 	DataSource string
 	Dialect    *delivery.Dialect
 
@@ -37,16 +36,15 @@ type Config struct {
 	RunUnlogged                                                             bool
 	OrderWait                                                               time.Duration
 
-	// Unlogged counts the writes that were applied although their entry could not
-	// be written alongside; may be nil.
+	// Unlogged counts the applied writes whose entry could not be written alongside; may be nil.
 	Unlogged *atomic.Uint64
-	// Unclassified counts the attempts whose error no list names; may be nil.
+	// Unclassified counts the attempts with an error on no list; may be nil.
 	Unclassified *atomic.Uint64
 	// Erase erases receipts from the target, after calls return.
 	Erase func(ctx context.Context, in removal.Session, receipts []string)
 	// EraseInTurn leaves receipts to be taken by Receipts until Close.
 	EraseInTurn bool
-	// Bus gets each attempt and each unit that is parked; may be nil.
+	// Bus receives each attempt and each parked unit; may be nil.
 	Bus    *listener.Bus
 	Logger logrus.FieldLogger
 }
@@ -57,7 +55,7 @@ func (c *Config) own(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(context.WithoutCancel(ctx), c.LogTimeout)
 }
 
-// pause gives the pauses between tries.
+// pause returns the pauses between tries.
 func (c *Config) pause(most time.Duration) *backoff.ExponentialBackOff {
 	return jitter.BackOff(c.RetryInitial, most)
 }
@@ -67,9 +65,9 @@ type Deliverer struct {
 	cfg     Config
 	leases  *lease.Renewer
 	reports reports
-	// Removals removes the entries of what was delivered.
+	// Removals removes the entries of delivered units.
 	Removals *removal.Queue
-	// tally counts what happens to the writes; nil: nobody does.
+	// tally counts the outcomes of the writes; may be nil.
 	tally *journal.Tally
 }
 
@@ -88,16 +86,15 @@ func New(cfg Config) *Deliverer {
 	return e
 }
 
-// Close waits until asynchronous removals are done or ctx ends; what is left then, the job finds.
+// Close waits until asynchronous removals are done or ctx ends. The job finds the rest.
 func (e *Deliverer) Close(ctx context.Context) {
 	e.Removals.Close(ctx)
 	e.reports.warnings.close()
 }
 
-// Deliver runs the unit, and logs it when d.Logging says, unless Log did. nil
-// means that it is delivered, and d.Outcome is how. Any other answer is the
-// caller's: the database's own refusal, or an error that says what happens to
-// the write.
+// Deliver runs the unit, and logs it as d.Logging says, unless Log has logged it. nil means
+// delivered, with d.Outcome as the outcome. Any other answer goes to the caller: the database's
+// own refusal, or an error about the further course of the write.
 func (e *Deliverer) Deliver(ctx context.Context, d *InFlight) error {
 	if e.cfg.Bus != nil && !d.logged {
 		e.reports.follow(ctx, d)
@@ -109,7 +106,7 @@ func (e *Deliverer) Deliver(ctx context.Context, d *InFlight) error {
 	return e.answer(d, err)
 }
 
-// answer counts and publishes what the caller gets.
+// answer counts and publishes the caller's answer.
 func (e *Deliverer) answer(d *InFlight, err error) error {
 	e.count(d, err)
 	if d.listening {
@@ -186,9 +183,9 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 	return nil
 }
 
-// Log writes the entries of several units in one durable step: before it none of
-// them is delivered or ever will be, after it each is delivered or, if the
-// database refuses it, parked. If that failed, errs holds the error of each.
+// Log writes the entries of several units in one durable step. Before that step no unit is
+// delivered. After it each unit is delivered or, if the database refuses it, parked. If the step
+// fails, errs holds the error of each unit.
 func (e *Deliverer) Log(ctx context.Context, ds ...*InFlight) []error {
 	if e.cfg.Bus != nil {
 		for _, d := range ds {
@@ -204,9 +201,9 @@ func (e *Deliverer) Log(ctx context.Context, ds ...*InFlight) []error {
 	return errs
 }
 
-// Adopt readies a unit for Deliver whose entry was written with somebody else's rows. It
-// is d's under its token: with a lease or, if untaken is not zero, without one, and to be
-// sent before that time; only one with a receipt may be.
+// Adopt prepares a unit for Deliver if its entry was written together with another client's rows.
+// d owns the entry by its token and has a lease. If untaken is not zero, it has no lease and must
+// send the unit before that time. Only a unit with a receipt may go without a lease.
 func (e *Deliverer) Adopt(d *InFlight, untaken time.Time) {
 	if e.cfg.Bus != nil {
 		d.begun, d.listening = time.Now(), e.cfg.Bus.Listening()
@@ -255,13 +252,13 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 			if d.Unit.Behind == "" { // else it has none
 				d.lease = e.leases.Keep(d.Unit)
 			}
-			// The entry may come back after its removal, as if an attempt were
-			// still on its way: what is said of the unit then, its receipt decides.
+			// The entry may come back after its removal, as if an attempt were still on its way.
+			// The receipt then decides the outcome of the unit.
 			d.inDoubt = d.Unit.AddRepeated && d.Unit.Receipt != ""
 		}
 		return nil
 	case errors.Is(err, txlog.ErrInDoubt):
-		// If it was written, its lease runs out and the job delivers it.
+		// If the entry was written, its lease runs out and the job delivers it.
 		return each(func(d *InFlight) error { return inDoubt(d, nil) })
 	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1 && len(ds[0].Unit.Order) == 0:
 		e.reports.logger(ds[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
@@ -278,8 +275,8 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 	}
 }
 
-// isThere asks the log, while the caller waits, for units whose Add was not answered. Their
-// leases are renewed if all are there. An INSERT of theirs may still be on its way.
+// isThere looks the units up in the log, while the caller waits, after an Add without an answer.
+// It renews the leases if all entries are there. An INSERT of theirs may still be on its way.
 func (e *Deliverer) isThere(ctx context.Context, units ...*txlog.Unit) bool {
 	if ctx.Err() != nil || slices.ContainsFunc(units, func(u *txlog.Unit) bool { return len(u.Order) > 0 }) { // Add alone knows their places
 		return false
@@ -351,9 +348,9 @@ func (e *Deliverer) remove(ctx context.Context, d *InFlight) {
 	}
 }
 
-// count counts what happened to a write for the console's activity, also of one that
-// was delivered or refused without an entry, as LogOnFailure has it. Left out are
-// ErrNotLogged, ErrUnknownOutcome and what ran under RunUnlogged.
+// count counts the outcome of a write for the console's activity. It includes writes delivered or
+// refused without an entry under LogOnFailure. It omits ErrNotLogged, ErrUnknownOutcome and writes
+// under RunUnlogged.
 func (e *Deliverer) count(d *InFlight, err error) {
 	outcome := journal.AtOnce
 	switch {

@@ -54,8 +54,8 @@ func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) err
 	return s.Memory.Release(ctx, u, v)
 }
 
-// By the lease, the log tells an owner's repeated removal, after a lost answer, from another's
-// removal: it must know the renewed one.
+// The lease tells an owner's repeated removal, after a lost answer, from another owner's removal.
+// The log must know the renewed lease.
 func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	t.Parallel()
 	refusal := errors.New("no")
@@ -96,7 +96,7 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	}
 }
 
-// overtaken is a log in which the job has claimed the unit.
+// overtaken is a log with a unit claimed by the job.
 type overtaken struct{ *txlog.Memory }
 
 func (overtaken) Remove(context.Context, ...*txlog.Unit) error { return txlog.ErrLeaseLost }
@@ -336,8 +336,8 @@ func TestWriteThatMayBeParkedPromisesNobody(t *testing.T) {
 	}
 }
 
-// A refusal after an unanswered attempt does not settle that attempt, and within a soft transaction
-// no one may decide that the write will never be applied.
+// A refusal after an unanswered attempt does not settle that attempt. Within a soft transaction no
+// one may decide that the write will never be applied.
 func TestSoftRefusalInDoubtIsParkedByNobody(t *testing.T) {
 	t.Parallel()
 	store, tries := txlog.NewMemory(), 0
@@ -392,7 +392,7 @@ func (unrenewed) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog
 	return nil, errNoLog
 }
 
-// By then the job may have delivered it, so long ago that its receipt is gone.
+// By then the job may have delivered the unit, so long ago that its receipt is gone.
 func TestGroupUnitWithExpiredLeaseIsNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

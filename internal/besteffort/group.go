@@ -15,33 +15,31 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Group is a group that can turn back, at its end: Deliver has answered for each of its
-// units that End was to deliver.
+// Group is a compensable group at its end: Deliver has answered for each of the units for End.
 type Group struct {
 	Deliverer *Deliverer
 	// Back is its way back.
 	Back *InFlight
-	// Parts are the units that were given to Deliver, Held.
+	// Parts are the units that went to Deliver, Held.
 	Parts []*InFlight
 	// Open: others are not known to be delivered.
 	Open bool
-	// Turned: others show that the group has turned back.
+	// Turned means that others have found the group compensated.
 	Turned bool
-	// Undo undoes a part (txlog.Unit.Part), on a connection to its data source. Look asks
-	// there for its receipt: Found, Voided, neither if there is none, or both if the part was
-	// applied before it was voided.
+	// Undo compensates a part (txlog.Unit.Part), on a connection to its data source. Look reads
+	// its receipt there. It returns Found or Voided, neither if there is no receipt, or both if
+	// the part was applied before it was voided.
 	Undo, Look func(ctx context.Context, part *txlog.Unit) attempt.Outcome
 
-	// Kept are the data sources, some of them twice, at which the group that turned back
-	// was applied although nothing undoes it there.
+	// Kept are the data sources, possibly repeated, with applied parts that the compensation does
+	// not cover.
 	Kept []string
 }
 
-// End completes the group if all of it is delivered, and turns it back if a part was
-// refused: what was applied is undone. whole is true then, and err is the caller's answer
-// for the whole group; nil: delivered. Else what the parts' own answers say counts, and the
-// job goes on. A crash at any point leaves what the job can go on from: the way back with
-// the receipts, and with those entries that are not yet removed.
+// End completes the group if every part is delivered, and compensates it if a part was refused.
+// whole is then true, and err is the caller's answer for the whole group; nil means delivered.
+// Otherwise the answers of the parts count, and the job goes on. After a crash at any point the
+// job can go on from the compensation, the receipts, and the remaining entries.
 func (g *Group) End(ctx context.Context) (whole bool, err error) {
 	e := g.Deliverer
 	defer func() {
@@ -92,7 +90,7 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 	return true, nil
 }
 
-// complete removes the entries of a group that is delivered, the way back last.
+// complete removes the entries of a delivered group, the compensation last.
 func (g *Group) complete(ctx context.Context) error {
 	e := g.Deliverer
 	ctx, cancel := e.cfg.own(ctx)
@@ -111,9 +109,9 @@ func (g *Group) complete(ctx context.Context) error {
 	return g.completed(ctx)
 }
 
-// completed completes the group in the log. Where the way back is gone and the log does not
-// know how, the receipts do: that of a group that was undone is void, whichever part it is of,
-// and a part without one was rolled back to a savepoint.
+// completed completes the group in the log. If the compensation is gone and the log does not know
+// how it ended, the receipts do. Each receipt of a compensated group is void, and a part without a
+// receipt was rolled back to a savepoint.
 func (g *Group) completed(ctx context.Context) error {
 	k := g.Back.Unit
 	err := g.Deliverer.cfg.Storage.Complete(ctx, k)
@@ -138,8 +136,8 @@ func (g *Group) completed(ctx context.Context) error {
 
 var errNoReceipt = errors.New("it is not there")
 
-// logged is the error of a change to the log as the caller learns it of entries that were
-// written: listener.PendingError takes ErrInDoubt to be about writing them.
+// logged returns the error of a change to existing entries as the caller gets it. It hides
+// ErrInDoubt, because listener.PendingError would take that to be about writing the entries.
 func logged(err error) error {
 	if errors.Is(err, txlog.ErrInDoubt) {
 		return errors.New(err.Error())
@@ -147,8 +145,8 @@ func logged(err error) error {
 	return err
 }
 
-// turn turns the group back because of cause, nil if somebody else has, and undoes what was
-// applied.
+// turn starts the compensation of the group because of cause, and compensates the applied parts. A
+// nil cause means that others have started it.
 func (g *Group) turn(ctx context.Context, cause error) error {
 	e := g.Deliverer
 	text := "a part of it can no longer be delivered"
@@ -229,7 +227,7 @@ func (g *Group) found(ctx context.Context, part *txlog.Unit) bool {
 	return g.Look(ctx, part).Found
 }
 
-// compensated is the answer for a group that is undone, here or by others.
+// compensated is the answer for a group that was compensated, here or by others.
 func (g *Group) compensated(ctx context.Context, k *txlog.Unit, cause error) error {
 	for i, p := range k.Undo.Parts {
 		applied := func(d *InFlight) bool { return d.Unit.ID == p.Unit && d.held && d.Outcome.Err == nil }

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Logging says when the entry of a unit is written.
+// Logging is the time at which a unit's entry is written.
 type Logging uint8
 
 const (
@@ -27,26 +27,25 @@ const (
 	LogOnFailure
 )
 
-// Attempts are the ways to run one unit, each of which says how it ended
-// unless the driver panics.
+// Attempts are the ways to run one unit. Each returns the outcome, unless the driver panics.
 type Attempts interface {
 	// First is the caller's own execution, on the caller's own connection.
 	First(ctx context.Context) attempt.Outcome
-	// Again makes a further step, on a connection that was checked.
+	// Again makes a further step, on a checked connection.
 	Again(ctx context.Context, step Step) attempt.Outcome
 }
 
-// Step is what is done with a unit after its first attempt.
+// Step is a step after a unit's first attempt.
 type Step uint8
 
 const (
 	// Retry runs it once more.
 	Retry Step = iota
-	// Void decides a unit with a receipt that is in doubt: after it the unit is
-	// known to be applied, or known never to be (attempt.Void).
+	// Void decides a unit in doubt by its receipt: afterwards the unit is either applied or never
+	// will be (attempt.Void).
 	Void
-	// MarkReported notes in the receipt that Void left that the entry is removed and
-	// the refusal reported (attempt.MarkReported).
+	// MarkReported notes in the void receipt that the entry is removed and the refusal reported
+	// (attempt.MarkReported).
 	MarkReported
 )
 
@@ -58,46 +57,46 @@ type InFlight struct {
 	Outcome attempt.Outcome
 	// Tries counts the attempts so far.
 	Tries int
-	// AnswerIsFinal: an answer of the database to the first attempt is the
-	// caller's, even one that a retry could fix. So it is with COMMIT.
+	// AnswerIsFinal means that the caller gets any answer of the database to the first attempt,
+	// even a retryable one. COMMIT needs this.
 	AnswerIsFinal bool
-	// TurnHasCome: what it waits for under its order key was delivered, so it is not left to
-	// the job whatever OrderWait is.
+	// TurnHasCome means that the predecessor under the order key was delivered. The unit then
+	// waits for its turn here, whatever OrderWait is.
 	TurnHasCome bool
 	// Logging is when the entry is written.
 	Logging Logging
-	// Deadline is that of the first attempt, if something before it used up a part of
+	// Deadline is the deadline of the first attempt, if an earlier step used up a part of
 	// AttemptTimeout.
 	Deadline time.Time
-	// KeepRefused parks a refused unit instead of removing its entry, as inside
-	// a soft transaction. One whose idempotency key was used before for another
-	// request is not kept: it could never be applied.
+	// KeepRefused parks a refused unit instead of removing its entry, as inside a soft
+	// transaction. A unit whose idempotency key belongs to another request is not kept: it could
+	// never be applied.
 	KeepRefused bool
-	// HoldRefused: a refused unit keeps its entry and its lease until RefuseAll or Park.
+	// HoldRefused means that a refused unit keeps its entry and its lease until RefuseAll or Park.
 	HoldRefused bool
-	// Awaited: messages of its group wait for it. What is refused stays in the log, parked.
+	// Awaited means that messages of its group wait for the unit. A refused unit stays in the log,
+	// parked.
 	Awaited bool
-	// Held is set for a unit of a group that can turn back: one that is delivered or
-	// refused keeps its entry and its lease until the End of its Group.
+	// Held marks a unit of a compensable group. After delivery or refusal it keeps its entry and
+	// its lease until the End of its Group.
 	Held bool
 	// RemoveLater: the entry of a delivered unit is removed after the call returns.
 	RemoveLater bool
-	// hung: the last attempt was cut off by AttemptTimeout. Nothing more is tried in the
-	// call.
+	// hung means that AttemptTimeout cut off the last attempt. The call tries no more.
 	hung bool
-	// logged, unlogged: what was made of its entry. inDoubt: an attempt may have
-	// been applied without that being known. voided: it was decided here.
+	// logged and unlogged are the state of its entry. inDoubt means that an attempt may have been
+	// applied. voided means that this call decided the doubt.
 	logged, unlogged, inDoubt, voided bool
-	// held: it is Held, and was delivered or refused. refusal: it was refused, and is
-	// HoldRefused.
+	// held means that a Held unit was delivered or refused. refusal means that a HoldRefused unit
+	// was refused.
 	held, refusal bool
 	// logTook is how long the log took.
 	logTook time.Duration
-	// listening: somebody hears of it, of when it was begun and of its attempts.
+	// listening means that a listener hears of the unit, of its beginning and of its attempts.
 	listening bool
 	begun     time.Time
 	attempts  []listener.Attempt
-	// failed are the attempts that failed, which go with the unit to who takes it over.
+	// failed are the failed attempts. They go with the unit to its next owner.
 	failed []txlog.Attempt
 	// unwritten is why its entry could not be written, or is in doubt.
 	unwritten error
@@ -116,8 +115,8 @@ func (d *InFlight) final() bool {
 	}
 }
 
-// answer is the error of the last attempt as the caller gets it, when the write is
-// not applied and never will be. A refusal says so itself.
+// answer returns the error of the last attempt to a caller whose write is not applied and never
+// will be. A refusal says so itself.
 func (d *InFlight) answer() error {
 	if out := &d.Outcome; !out.Class.Answered() {
 		return attempt.Certain(out.Err, delivery.Unreachable)
@@ -125,9 +124,9 @@ func (d *InFlight) answer() error {
 	return d.Outcome.Err
 }
 
-// LeftOpen is the error of a write that ran once, without an entry, because of log if
-// that is not nil: the driver's own, unless the end of a context leaves its outcome
-// open. A bare context error means that nothing was applied.
+// LeftOpen returns the error of a write that ran once without an entry; log is the log's error or
+// nil. It is the driver's own error, unless the end of a context leaves the outcome open. A bare
+// context error would mean that nothing was applied.
 func LeftOpen(dataSource string, out attempt.Outcome, log error) error {
 	if out.Maybe() && (errors.Is(out.Err, context.Canceled) || errors.Is(out.Err, context.DeadlineExceeded)) {
 		return &listener.UnknownOutcomeError{DataSource: dataSource, Cause: out.Err, Log: log}
@@ -150,7 +149,7 @@ func (d *InFlight) origin() listener.Origin {
 	return listener.Caller
 }
 
-// Panicked is what is reported of a unit at which the driver panicked with p.
+// Panicked is the error for a unit whose driver panicked with p.
 func (d *InFlight) Panicked(p any) error {
 	cause := fmt.Errorf("the driver panicked: %v", p)
 	switch {
@@ -166,8 +165,8 @@ func pending(d *InFlight, cause error) *listener.PendingError {
 	return &listener.PendingError{EntryID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause}
 }
 
-// inDoubt is the answer for a unit of which it is not known whether the log holds its
-// entry; cause is the last attempt's error, nil if there was none.
+// inDoubt is the answer for a unit that may or may not have an entry; cause is the last attempt's
+// error, nil before the first.
 func inDoubt(d *InFlight, cause error) *listener.UnknownOutcomeError {
 	return &listener.UnknownOutcomeError{EntryID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
 }

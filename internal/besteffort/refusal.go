@@ -12,10 +12,9 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// RefuseAll ends a group of which nothing is applied and nothing can be: it removes the
-// entries of its units, all of which are Refused, and those of messages that were not sent,
-// in one step. The errors are the callers', in the order of the units. nil: nothing was
-// removed, and the units are to be parked.
+// RefuseAll ends a group with no applied units. In one step it removes the entries of its units,
+// all Refused, and of its unsent messages. It returns the callers' errors in the order of the
+// units. nil means that nothing was removed, and the caller must park the units.
 func (e *Deliverer) RefuseAll(ctx context.Context, refused, unsent []*InFlight) (errs []error) {
 	ds := slices.Concat(refused, unsent)
 	units := make([]*txlog.Unit, len(ds))

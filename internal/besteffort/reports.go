@@ -11,15 +11,13 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// reports are what listeners and operators learn of the units that are
-// delivered.
+// reports inform listeners and operators about the units.
 type reports struct {
 	cfg      *Config
 	warnings warnings
 }
 
-// follow begins to follow a unit for those who listen now, from when it begins to be
-// logged.
+// follow begins to follow a unit for the current listeners, from the start of its logging.
 func (r *reports) follow(ctx context.Context, d *InFlight) {
 	d.Unit.TraceParent = r.cfg.Bus.TraceParent(ctx)
 	d.begun, d.listening = time.Now(), r.cfg.Bus.Listening()
@@ -37,7 +35,7 @@ func (r *reports) tried(d *InFlight, begun time.Time) {
 	r.cfg.Bus.Publish(ev)
 }
 
-// answered publishes what the caller gets for a write.
+// answered publishes the caller's answer to a write.
 func (r *reports) answered(d *InFlight, err error) {
 	u, now := d.Unit, time.Now()
 	r.cfg.Bus.Publish(listener.Event{
@@ -48,7 +46,7 @@ func (r *reports) answered(d *InFlight, err error) {
 	})
 }
 
-// unclassified names an error that no list of the dialect names.
+// unclassified reports an error on none of the dialect's lists.
 func (r *reports) unclassified(d *InFlight) {
 	if r.cfg.Unclassified != nil {
 		r.cfg.Unclassified.Add(1)
@@ -67,7 +65,7 @@ func (r *reports) logger(u *txlog.Unit) *logrus.Entry {
 	return r.cfg.Logger.WithFields(logrus.Fields{"entry": u.ID, "data_source": u.DataSource})
 }
 
-// warn says of a write what may be to be said of very many: they are summed up.
+// warn logs a warning that may concern very many writes. Such warnings are summed up.
 func (r *reports) warn(u *txlog.Unit, err any, message string) {
 	entry := r.logger(u)
 	if err != nil {
@@ -76,7 +74,7 @@ func (r *reports) warn(u *txlog.Unit, err any, message string) {
 	r.warnings.warn(u.DataSource, entry, message)
 }
 
-// notRemoved warns of delivered units whose entries could not be removed.
+// notRemoved warns of delivered units that still have their entries.
 func (r *reports) notRemoved(units []*removal.Unit, err error, repeated bool) {
 	for _, u := range units {
 		if repeated {
@@ -87,7 +85,7 @@ func (r *reports) notRemoved(units []*removal.Unit, err error, repeated bool) {
 	}
 }
 
-// jobWill is what the job will do with a delivered unit that it finds.
+// jobWill describes the job's action on a delivered unit with an entry.
 func jobWill(u *txlog.Unit) string {
 	if u.Receipt != "" {
 		return "see by its receipt that nothing is left to do"

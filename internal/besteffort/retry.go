@@ -47,16 +47,16 @@ func (e *Deliverer) retry(ctx context.Context, d *InFlight) error {
 	return e.handOver(ctx, d)
 }
 
-// lacksRights reports whether err says that the account may not ask for the
-// receipt: only an operator can fix that.
+// lacksRights reports whether the account lacks the right to read the receipt. Only an operator
+// can fix that.
 func lacksRights(err error) bool {
 	var rights *delivery.ReceiptRightsError
 	return errors.As(err, &rights)
 }
 
-// decide ends the doubt about a unit by its receipt, where running it again
-// could not help: it must not be run again, or the database refuses it. When
-// it was not applied it never will be, and the outcome of d is the caller's.
+// decide settles a unit in doubt by its receipt when another run could not help, because the unit
+// must not run again or the database refuses it. If the unit was not applied, it never will be,
+// and the caller gets the outcome of d.
 func (e *Deliverer) decide(ctx context.Context, d *InFlight) error {
 	switch decided := !d.hung && e.ask(ctx, d); {
 	case !decided:
@@ -68,10 +68,9 @@ func (e *Deliverer) decide(ctx context.Context, d *InFlight) error {
 	}
 }
 
-// ask asks the target by the receipt whether a unit in doubt was applied, and
-// sees to it that it never will be if it was not. d.Outcome is then that of the
-// delivery that was found, or what was known before: the answer that is the
-// caller's. false: it could not be asked.
+// ask reads the receipt to find out whether a unit in doubt was applied. If it was not, ask makes
+// sure that it never will be. d.Outcome is then the delivery it found, or else the earlier answer
+// to the caller. It returns false if it could not read the receipt.
 func (e *Deliverer) ask(ctx context.Context, d *InFlight) (decided bool) {
 	answer := d.Outcome
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
@@ -102,20 +101,19 @@ func (e *Deliverer) ask(ctx context.Context, d *InFlight) (decided bool) {
 	return false
 }
 
-// handOver leaves to the job what could not be settled here.
+// handOver leaves an unsettled unit to the job.
 func (e *Deliverer) handOver(ctx context.Context, d *InFlight) error {
 	if d.lease.Lost() {
 		return pending(d, fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, d.Outcome.Err))
 	}
-	// Handing over at once: the job need not wait for the lease.
-	// What cannot be reported, the lease's end says.
+	// The job need not wait for the end of the lease. If the report fails, the lease runs out.
 	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Contended: d.Outcome.Class == delivery.Contention, Err: d.Outcome.Err.Error()})
 	e.reports.warn(d.Unit, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
 	return pending(d, d.Outcome.Err)
 }
 
-// refused answers a no of the database, or the certainty that nothing was
-// sent and nothing will be: the entry must be removed before the caller gets its answer.
+// refused answers a refusal, or the certainty that nothing was sent and nothing will be. It must
+// remove the entry before the caller gets its answer.
 func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 	if d.inDoubt && d.Unit.Receipt != "" {
 		if d.parksRefusal() {
@@ -128,9 +126,8 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 		return e.park(ctx, d, fmt.Errorf("refused after an attempt of unknown outcome: %w", d.Outcome.Err))
 	}
 	if d.Unit.AddRepeated && d.Unit.Receipt == "" && !d.parksRefusal() {
-		// The first INSERT of the entry may arrive after its removal, and the job
-		// would run the unit although the caller got a refusal. A row that stays
-		// keeps it from coming back.
+		// The first INSERT of the entry may arrive after its removal, and the job would run the
+		// unit although the caller got a refusal. If the row stays, the INSERT fails.
 		d.inDoubt = true
 		return e.park(ctx, d, fmt.Errorf("refused, but its entry had to be written twice and may come back: %w", d.Outcome.Err))
 	}
@@ -152,7 +149,8 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 	}
 	if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
 		if d.Outcome.Class.Later() && errors.Is(err, txlog.ErrLeaseLost) {
-			// The job was faster, and delivers it. What the database said is about that.
+			// The job was faster and delivers the unit; the database's error was about that
+			// attempt.
 			return pending(d, fmt.Errorf("%w; the last attempt said: %w", err, d.Outcome.Err))
 		}
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
@@ -168,8 +166,8 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 	return d.answer()
 }
 
-// stillThere is the answer for a refused unit whose entry could not be removed. That the
-// job will try it is only said if the entry is surely there.
+// stillThere is the answer for a refused unit whose entry could not be removed. It promises a try
+// by the job only if the entry surely exists.
 func (e *Deliverer) stillThere(ctx context.Context, d *InFlight, unremoved error) error {
 	if errors.Is(unremoved, txlog.ErrLeaseLost) {
 		ctx, cancel := e.cfg.own(ctx)
@@ -199,9 +197,8 @@ func (e *Deliverer) park(ctx context.Context, d *InFlight, cause error) error {
 	return pending
 }
 
-// release gives the unit up with a verdict, on a context of its own: the
-// caller's may be the reason for it. When that fails the lease runs out, and
-// the job takes the unit as one in doubt.
+// release gives the unit up with a verdict, on a context of its own, because the caller's context
+// may be the reason. If it fails, the lease runs out, and the job treats the unit as in doubt.
 func (e *Deliverer) release(ctx context.Context, d *InFlight, v txlog.Verdict) error {
 	ctx, cancel := e.cfg.own(ctx)
 	defer cancel()
@@ -214,12 +211,12 @@ func (e *Deliverer) release(ctx context.Context, d *InFlight, v txlog.Verdict) e
 	return err
 }
 
-// orderLooks is the longest pause between two looks for whether a unit's turn has come.
+// orderLooks is the longest pause between two looks at whether a unit's turn has come.
 const orderLooks = 100 * time.Millisecond
 
-// follow is for a unit that waits for another one under its order key. It waits for
-// OrderWait at most, and then takes the unit's lease. After an error the unit is left to the
-// job, which delivers it in its turn.
+// follow waits until a unit's predecessor under its order key is done, for OrderWait at most, and
+// then takes the unit's lease. After an error the unit is left to the job, which delivers it in
+// its turn.
 func (e *Deliverer) follow(ctx context.Context, d *InFlight) error {
 	behind := func() error {
 		b := &listener.BehindError{Entry: d.Unit.Behind}

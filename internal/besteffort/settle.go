@@ -15,10 +15,9 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// settle ends a delivery whose first attempt was made without waiting for the
-// log, as far as the log is what decides: err is the caller's answer then. Not
-// settled means that the entry is written, and all goes on as if it had been
-// before.
+// settle ends a delivery that did not wait for the log before its first attempt. If the log
+// decides the outcome, settle returns true and the caller's answer. Otherwise the entry is
+// written, and all goes on as under LogBefore.
 func (e *Deliverer) settle(ctx context.Context, d *InFlight, beside *adding) (settled bool, err error) {
 	applied := d.Outcome.Delivered()
 	switch {
@@ -58,10 +57,9 @@ func (e *Deliverer) settle(ctx context.Context, d *InFlight, beside *adding) (se
 	}
 }
 
-// settleApplied ends a unit that was applied while its entry was being written:
-// with or without its entry, the write is delivered. What has to be removed is
-// removed once the log has answered, never before: an entry that arrives late
-// would come back.
+// settleApplied ends a unit that was applied during the write of its entry. With or without an
+// entry, the write is delivered. The removal waits for the log's answer, because an entry that
+// arrives late would come back.
 func (e *Deliverer) settleApplied(ctx context.Context, d *InFlight, beside *adding) {
 	switch err := e.addSent(ctx, d, beside); {
 	case err == nil:
@@ -79,7 +77,7 @@ func (e *Deliverer) settleApplied(ctx context.Context, d *InFlight, beside *addi
 	}
 }
 
-// notLogged is the answer to a write that is not applied and has no entry.
+// notLogged is the answer to a write that is neither applied nor logged.
 func (e *Deliverer) notLogged(d *InFlight) error {
 	if errors.Is(d.unwritten, txlog.ErrUnstorable) {
 		return attempt.Certain(fmt.Errorf("bed: the write is not applied (%v), and the transaction log can never take it: %w", d.Outcome.Err, d.unwritten), delivery.Refused) //nolint:errorlint // it may be an ErrBadConn
@@ -87,8 +85,8 @@ func (e *Deliverer) notLogged(d *InFlight) error {
 	return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: d.unwritten, Attempt: d.Outcome.Err}
 }
 
-// decideUnlogged ends the doubt about a unit without an entry by its receipt, on
-// a context of its own: nobody can do it later.
+// decideUnlogged settles a unit without an entry by its receipt, on a context of its own: no one
+// can do it later.
 func (e *Deliverer) decideUnlogged(ctx context.Context, d *InFlight) error {
 	if d.Unit.Receipt != "" {
 		ctx, cancel := e.cfg.own(ctx)
@@ -104,8 +102,8 @@ func (e *Deliverer) decideUnlogged(ctx context.Context, d *InFlight) error {
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err, Log: d.unwritten}
 }
 
-// adding is the write of an entry of a unit that is being run, or was. It shares the
-// unit with the delivery, and nothing else: the caller may be gone before it ends.
+// adding is the write of an entry of a unit during or after its run. It shares only the unit with
+// the delivery, because the caller may be gone before it ends.
 type adding struct {
 	done     chan struct{}
 	alone    [1]*txlog.Unit
@@ -115,8 +113,8 @@ type adding struct {
 	panicked any
 }
 
-// addBeside begins to write an entry beside the write, on a context of its own: the
-// caller's may end, and what was sent must be logged all the same.
+// addBeside begins to write an entry beside the write. It has a context of its own: the caller's
+// context may end, but a sent write must be logged.
 func (e *Deliverer) addBeside(ctx context.Context, d *InFlight) *adding {
 	a := &adding{done: make(chan struct{}), alone: [1]*txlog.Unit{d.Unit}}
 	go func() {
@@ -131,16 +129,16 @@ func (e *Deliverer) addBeside(ctx context.Context, d *InFlight) *adding {
 		case a.err == nil:
 			a.lease = e.leases.Keep(a.alone[0])
 		case errors.Is(a.err, txlog.ErrInDoubt):
-			// If it was written, or comes late: others' share of its INSERT is repeated
-			// while the lease would last that began when it left.
+			// The entry may exist or come late. The lease counts from the INSERT, and INSERTs
+			// shared with other units are repeated for that long.
 			a.alone[0].Lease.Deadline = time.Now().Add(e.cfg.Lease)
 		}
 	}()
 	return a
 }
 
-// addSent brings the entry of a unit that was sent to an end: it waits for what
-// was begun alongside, or writes it now. The error is that of the log.
+// addSent completes the entry of a sent unit: it waits for the write begun alongside, or writes
+// the entry now. The error comes from the log.
 func (e *Deliverer) addSent(ctx context.Context, d *InFlight, beside *adding) error {
 	d.unwritten = errNoAnswer // if the storage panics
 	if beside == nil {

@@ -11,10 +11,9 @@ import (
 // summaryEvery is how often warnings of one kind are summed up.
 const summaryEvery = time.Minute
 
-// warnings sums up what would be said of each write in an outage: the first
-// warning of a kind about a data source is logged at once, what follows within a
-// minute as a number when it is over. There is a timer only while something is
-// to log. Each single one is logged at debug level.
+// warnings sums up the warnings about single writes in an outage. It logs the first warning of a
+// kind about a data source at once. At the end of the minute it logs the number of further ones. A
+// timer runs only while there is something to log. Each single warning is logged at debug level.
 type warnings struct {
 	mu     sync.Mutex
 	kinds  map[kindOfWarning]*summary
@@ -23,7 +22,7 @@ type warnings struct {
 
 type kindOfWarning struct{ dataSource, message string }
 
-// summary is of the warnings of a kind in one minute.
+// summary counts the warnings of one kind in one minute.
 type summary struct {
 	begun time.Time
 	more  int
@@ -59,7 +58,7 @@ func (w *warnings) warn(dataSource string, entry *logrus.Entry, message string) 
 	}
 }
 
-// summarize logs the summary and begins that of the next minute.
+// summarize logs the summary and begins the next minute.
 func (t *summary) summarize(message string) {
 	t.timer.Stop()
 	t.last.WithFields(logrus.Fields{"more": t.more, "within": time.Since(t.begun).Round(time.Second).String()}).
@@ -67,7 +66,7 @@ func (t *summary) summarize(message string) {
 	*t = summary{begun: time.Now()}
 }
 
-// close logs what is left; what comes after it is logged at once.
+// close logs the remaining summaries. Later warnings are logged at once.
 func (w *warnings) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
