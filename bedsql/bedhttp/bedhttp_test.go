@@ -162,9 +162,9 @@ func TestStructuredAndRawKeyAreTheSame(t *testing.T) {
 	}
 }
 
-// The scenarios of idempot-dev/idempot-js (tests/spec/idempotency.feature), a portable
-// check of the draft, but for the one that is not in it: that one request under two keys
-// is a conflict. Concurrent requests are tested on real servers.
+// The scenarios of idempot-dev/idempot-js (tests/spec/idempotency.feature), a portable check of
+// the draft. One is missing because the draft does not have it: one request under two keys is a
+// conflict. Concurrent requests are tested on real servers.
 func TestScenariosOfIdempot(t *testing.T) {
 	t.Parallel()
 	orders := 0
@@ -248,7 +248,7 @@ func TestBodyWithoutALimitIsReadWhole(t *testing.T) {
 	}
 }
 
-// http.StripPrefix takes the part of the path in which two requests differ.
+// http.StripPrefix removes the only part of the path in which two requests differ.
 func TestOneKeyForTwoStrippedPathsIsAnotherRequest(t *testing.T) {
 	t.Parallel()
 	db := open(t)
@@ -274,7 +274,7 @@ func TestOneKeyForTwoStrippedPathsIsAnotherRequest(t *testing.T) {
 	}
 }
 
-// What a client may store is bounded; what it has stored is answered.
+// A client may store a bounded number of responses. Stored responses are always sent.
 func TestNewKeysOfAClientAreBounded(t *testing.T) {
 	t.Parallel()
 	counters := new(bedhttp.Counters)
@@ -300,7 +300,7 @@ func TestNewKeysOfAClientAreBounded(t *testing.T) {
 	}
 }
 
-// A client that builds its request anew, or follows a router's redirect, sends the same one.
+// A client may build its request anew, or follow a router's redirect. The request stays the same.
 func TestRequestBuiltAgainIsTheSame(t *testing.T) {
 	t.Parallel()
 	type built struct{ target, kind, body string }
@@ -351,7 +351,7 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A server's own body, of which somebody in front has taken a part and put nothing back.
+// A server's own body, after code in front has read a part of it and put nothing back.
 func TestBodyThatWasReadBeforeIsAnError(t *testing.T) {
 	t.Parallel()
 	cause := make(chan error, 1)
@@ -383,7 +383,7 @@ func TestContextThatKeepsTheKeyFromTheTransactionIsAnError(t *testing.T) {
 	}
 }
 
-// A compressor in front says so before it knows whether it has anything to compress.
+// A compressor in front sets its header before it knows whether there is anything to compress.
 func TestCompressorInFrontCompressesWhatIsReplayedToo(t *testing.T) {
 	t.Parallel()
 	keyed := serve(t, bedhttp.Config{DB: open(t), Client: single}, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<p>plain") })
@@ -423,7 +423,7 @@ func TestStatusThatCannotAskTheLogDoesNotSayNotApplied(t *testing.T) {
 	}
 }
 
-// unasked is a log that must not be asked.
+// unasked is a log that the test must not ask.
 type unasked struct {
 	txlog.Storage
 	t *testing.T
@@ -461,7 +461,7 @@ func TestMiddlewareTwiceIsOne(t *testing.T) {
 	}
 }
 
-// An address that would answer for another entry, or for none, says that all is delivered.
+// An address for another entry, or for no entry, would report that all is delivered.
 func TestErrorGivesAnAddressOnlyOfTheOneEntryThatIsPending(t *testing.T) {
 	t.Parallel()
 	pending := func(ids ...string) error {
@@ -480,7 +480,7 @@ func TestErrorGivesAnAddressOnlyOfTheOneEntryThatIsPending(t *testing.T) {
 	}
 }
 
-// The server removes the files of the requests that it knows.
+// The server removes the files of the requests it knows.
 func TestUploadsFilesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

@@ -17,77 +17,73 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 )
 
-// Config says how New makes the middleware.
+// Config configures New.
 type Config struct {
-	// DB is the home of the keys, the responses and the rows that share their fate: a
-	// database opened by bed. A tracer may be around bed, if it passes contexts on. Required.
+	// DB is the database of the keys, the responses and the rows that share their fate. bed must
+	// have opened it. A tracer may wrap bed if it passes contexts on. Required.
 	DB *sql.DB
-	// Client says whose key a request carries: the tenant or account, as authentication in
-	// front of the middleware has found out, and never a header that the client chooses. Two
-	// clients with one key never meet. A request for which it returns "" is answered 403; an
+	// Client returns the owner of a request's key: the tenant or account, as authentication in
+	// front of the middleware has established it. Never use a header that the client chooses. Two
+	// clients with the same key never meet. If Client returns "", the request is answered 403. An
 	// application with a single client returns a constant. Required.
 	Client func(*http.Request) string
-	// Service is the name of the service whose requests these are. Two services on one
-	// database never answer for each other; all processes of one give the same name.
-	// Another name makes every request new. Required.
+	// Service is the name of the service behind these requests. Two services on one database never
+	// answer for each other; all processes of one service use the same name. Another name makes
+	// every request new. Required.
 	Service string
 	// Required: a request without a key is answered 400. By default it goes to the
 	// handler as it is, without a transaction.
 	Required bool
-	// Methods are those that carry keys. Default POST and PATCH.
+	// Methods are the methods that carry keys. Default POST and PATCH.
 	Methods []string
-	// MaxBody is how many bytes of a request's body are read; a larger one is answered
-	// 413. Default 1 MiB.
+	// MaxBody is the largest request body in bytes; a larger one is answered 413. Default 1 MiB.
 	MaxBody int64
-	// MaxResponse is how many bytes a response may have, body and kept headers. A larger
-	// one is rolled back and answered 500. Default 1 MiB, at most 8 MiB, which a receipt
-	// can hold.
+	// MaxResponse is the largest response in bytes, body and kept headers. A larger one is rolled
+	// back and answered 500. Default 1 MiB, at most 8 MiB, the limit of a receipt.
 	MaxResponse int
-	// Headers are those of the response that are kept with it. The others are sent with
-	// the first response only. Default Content-Type, Location, Cache-Control,
-	// Content-Disposition, Vary, X-Content-Type-Options and Content-Security-Policy;
-	// Content-Encoding is always kept. Set-Cookie and Authorization cannot be.
+	// Headers are the response headers to keep. The others are sent with the first response only.
+	// Default Content-Type, Location, Cache-Control, Content-Disposition, Vary,
+	// X-Content-Type-Options and Content-Security-Policy; Content-Encoding is always kept.
+	// Set-Cookie and Authorization cannot be kept.
 	Headers []string
-	// Fingerprint returns what must be the same when a request is sent again: another
-	// request under its key is answered 422. It may read and parse the request, whose body
-	// is body. Default: method, path, query, content type and body.
+	// Fingerprint returns the identity of a request: another request under the same key is
+	// answered 422. It may read and parse the request, whose body is body. Default: method, path,
+	// query, content type and body.
 	Fingerprint func(r *http.Request, body []byte) string
-	// Keep says which responses are kept. One that is not is sent once, its rows are rolled
-	// back, and the same request runs the handler again. A 2xx is always kept. Default: 2xx,
-	// 4xx but 401, 403, 408, 425 and 429, and a redirect by a handler that has called Tx.
+	// Keep decides which responses to keep. Any other response is sent once, its rows are rolled
+	// back, and a resent request runs the handler again. A 2xx is always kept. Default: 2xx, 4xx
+	// but 401, 403, 408, 425 and 429, and a redirect by a handler that has called Tx.
 	Keep func(status int) bool
-	// KeysPerHour is how many new keys of one client this process takes within an hour: each
-	// leaves a receipt with its response. More are answered 429; keys that were used before
-	// are answered as ever. Default 0: no bound, for one client may be a whole service.
+	// KeysPerHour is how many new keys of one client this process accepts within an hour. Each
+	// leaves a receipt with its response. More are answered 429; known keys work as ever. Default
+	// 0: no bound, because one client may be a whole service.
 	KeysPerHour int
 	// Counters count the answers of the middleware. Default: its own.
 	Counters *Counters
-	// Wait is how long a duplicate waits for the first request, and any request for a
-	// connection, before it is answered 409 or 503, and for how long an unanswered COMMIT is
-	// asked about. Where the database ends the wait (SQLite,
-	// a lock_timeout), a duplicate in another process waits for Config.RetryTimeout of DB at
-	// most. Default 10s.
+	// Wait is how long a duplicate waits for the first request, and any request for a connection,
+	// before the answer 409 or 503. It also bounds the search for the outcome of an unanswered
+	// COMMIT. If the database ends the wait (SQLite, a lock_timeout), a duplicate in another
+	// process waits for Config.RetryTimeout of DB at most. Default 10s.
 	Wait time.Duration
 	// HandlerTimeout is how long a handler may run under a key. When it is over, its
 	// context ends and everything is rolled back. The client's going away does not end
 	// it. Default 1m.
 	HandlerTimeout time.Duration
-	// Isolation is that of the transaction. Default the database's.
+	// Isolation is the isolation level of the transaction. Default the database's.
 	Isolation sql.IsolationLevel
-	// StatusURL gives the address at which Status answers for an entry. Error sends it
-	// with the answer to a pending write. Default nil: none.
+	// StatusURL returns the address at which Status answers for an entry. Error sends it with the
+	// answer to a pending write. Default nil: no address.
 	StatusURL func(entryID string) string
-	// OnError gets the error, if there is one, when the middleware answers instead of the
-	// handler; its text may hold values. It is called by many requests at once. Default nil:
-	// not called.
+	// OnError receives the error, if any, when the middleware answers instead of the handler. Its
+	// text may hold values. Many requests may call it at once. Default nil: not called.
 	OnError func(*http.Request, error)
 }
 
 // maxResponse leaves room for base64 in a receipt's MEDIUMTEXT of 16 MiB.
 const maxResponse = 8 << 20
 
-// New makes the middleware. It returns every mistake in cfg, also a DB that is not bed's
-// or can keep no keys; it dials nothing. The middleware is safe for concurrent use.
+// New makes the middleware. It returns every mistake in cfg, and an error for a DB without bed or
+// without receipts. It does not dial. The middleware is safe for concurrent use.
 func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("bedhttp: Config."+format, args...)) }
@@ -145,7 +141,7 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	}, nil
 }
 
-// neverKept are headers that are secrets, or that the server makes itself.
+// neverKept are secret headers, and headers that the server makes itself.
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
 	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader}
 

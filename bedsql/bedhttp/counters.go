@@ -5,16 +5,16 @@ import "sync/atomic"
 // Counters count the answers of the middleware to requests with a key. They may be read at
 // any time, and shared between middlewares to add them up.
 type Counters struct {
-	// Replayed counts requests that got the response to an earlier one.
+	// Replayed counts requests answered with an earlier response.
 	Replayed atomic.Uint64
-	// Outstanding counts requests that were answered 409 because the first one had not
-	// ended within Config.Wait.
+	// Outstanding counts requests answered 409 because the first one had not ended within
+	// Config.Wait.
 	Outstanding atomic.Uint64
-	// Refused counts requests that were turned away for good: a key that was used for
-	// another request, is missing or malformed, an unknown client, an unusable body, a
-	// COMMIT that the database refused.
+	// Refused counts requests refused for good. Their key belongs to another request, is missing
+	// or malformed; the client is unknown; the body is unusable; or the database refused the
+	// COMMIT.
 	Refused atomic.Uint64
-	// Failed counts requests that were answered 429, 500 or 503 in place of the handler.
+	// Failed counts requests answered 429, 500 or 503 in place of the handler.
 	Failed atomic.Uint64
 }
 

@@ -16,11 +16,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// account is the context key of who has signed in.
+// account is the context key of the signed-in account.
 type account struct{}
 
-// signedIn stands in front of the middleware: it finds out who sends a request, and turns
-// away who may not. A real one reads a session or a token.
+// signedIn stands in front of the middleware. It identifies the sender of a request and rejects
+// unauthorized ones. A real one reads a session or a token.
 func signedIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, password, _ := r.BasicAuth()
@@ -56,8 +56,8 @@ func check(err error) {
 	}
 }
 
-// A client that got no answer sends its request again: there is one order, and the second
-// answer is the first one.
+// A client without an answer sends its request again. There is one order, and the second answer is
+// the first one.
 func Example() {
 	db, closing := orders()
 	defer closing()

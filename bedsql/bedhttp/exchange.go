@@ -76,8 +76,8 @@ type keyedTx struct {
 	kept   *kept.Request
 }
 
-// begin begins the transaction. It is not the client's: only wait can keep it from being
-// begun, and nothing but cancel ends it later.
+// begin begins the transaction on a context of its own, without the client's. Only wait can
+// prevent the beginning, and only cancel ends the transaction later.
 func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
@@ -105,7 +105,7 @@ func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 // answerTimeout is how long the answer to a COMMIT or ROLLBACK is waited for.
 const answerTimeout = 10 * time.Second
 
-// end ends the transaction. If it is not answered, its connection is closed.
+// end ends the transaction. Without an answer, it closes the connection.
 func (t *keyedTx) end(how func() error) error {
 	defer t.cancel()
 	defer time.AfterFunc(answerTimeout, t.cancel).Stop()
@@ -186,7 +186,7 @@ func (x *exchange) keeps(status int, used bool) bool {
 	}
 }
 
-// request is what the handler gets: the body again, and a context that the client does
+// request returns the handler's request: it has the body again, and a context that the client does
 // not end.
 func (x *exchange) request(t *keyedTx, asked *request) *http.Request {
 	r := x.r.WithContext(asked.in(kept.Within(t.ctx, t.Tx)))
@@ -210,7 +210,7 @@ func whyNotBegun(err error, k *kept.Request) problem {
 	}
 }
 
-// replay answers with what an earlier request was answered.
+// replay sends the answer to an earlier request.
 func (x *exchange) replay(t *keyedTx) {
 	r, err := decode(t.kept.Stored)
 	if err != nil {
@@ -266,8 +266,8 @@ func whyNotCommitted(err error) problem {
 	}
 }
 
-// committed lets the duplicates go, and ends the soft transactions whose entries were
-// committed: what is not delivered within Wait, the job delivers.
+// committed lets the duplicates go on, and ends the soft transactions whose entries were
+// committed. The job delivers the parts that are not delivered within Wait.
 func (x *exchange) committed(t *keyedTx, r *response) {
 	x.flight.land(r)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
@@ -277,7 +277,7 @@ func (x *exchange) committed(t *keyedTx, r *response) {
 	}
 }
 
-// find finds out, by the key, what a COMMIT without an answer did. It asks until Wait is over.
+// find looks the key up to learn the outcome of an unanswered COMMIT, until Wait is over.
 func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error) {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()
@@ -304,12 +304,12 @@ func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error
 	x.answer(x.w, x.r, retry, cause)
 }
 
-// encoding is the header that a compressor in front of the middleware may have set.
+// encoding is a header that a compressor in front of the middleware may have set.
 const encoding = "Content-Encoding"
 
-// refuse keeps and sends a 4xx of a handler whose transaction the database has ended, as
-// after an error in it: there are no rows to share its fate. It is not sent unless it is kept,
-// for a duplicate in another process may be handled instead.
+// refuse keeps and sends a handler's 4xx after the database has ended the transaction, for example
+// by an error. There are no rows to share its fate. refuse sends it only after keeping it, because
+// a duplicate in another process may be handled instead.
 func (x *exchange) refuse(r *response, header http.Header) {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()

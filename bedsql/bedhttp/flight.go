@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// flights are the requests of this process that are being handled. Their duplicates wait
-// here, and need no connection.
+// flights are the current requests of this process. Their duplicates wait here, and need no
+// connection.
 var flights = struct {
 	mu sync.Mutex
 	of map[flightKey]*flight
@@ -19,20 +19,21 @@ type flightKey struct {
 	key string
 }
 
-// flight is one request under a key, for all that wait for it.
+// flight is one request under a key, shared by all its duplicates.
 type flight struct {
 	flightKey
 	fingerprint string
 	// body is the leader's. Duplicates drop theirs while they wait: it is the same.
 	body []byte
-	// landed is closed when it is over. response is nil then if nothing was committed,
-	// or it is not known what was.
+	// landed is closed at the end. response is then nil if nothing was committed, or the outcome
+	// is unknown.
 	landed   chan struct{}
 	response *response
 	once     sync.Once
 }
 
-// board gives the flight under a key, and whether the caller is to lead it.
+// board returns the flight under a key. leads is true for the first caller, who handles the
+// request.
 func board(db *sql.DB, key, fingerprint string, body []byte) (f *flight, leads bool) {
 	at := flightKey{db, key}
 	flights.mu.Lock()
@@ -45,7 +46,7 @@ func board(db *sql.DB, key, fingerprint string, body []byte) (f *flight, leads b
 	return f, leads
 }
 
-// land ends a flight with the response that is kept; the first call counts.
+// land ends a flight with the kept response; the first call counts.
 func (f *flight) land(kept *response) {
 	f.once.Do(func() {
 		flights.mu.Lock()
@@ -56,11 +57,11 @@ func (f *flight) land(kept *response) {
 	})
 }
 
-// maxAtOnce is how many requests of one client may be handled and wait in a process. Others
-// of its clients need room, too.
+// maxAtOnce is how many requests of one client a process handles, waiting ones included. Other
+// clients need room, too.
 const maxAtOnce = 1024
 
-// present counts the requests with a key that are being handled or wait, by their clients.
+// present counts the current and waiting requests with a key, by client.
 var present = struct {
 	mu sync.Mutex
 	of map[scope]int
@@ -89,7 +90,7 @@ func enter(db *sql.DB, service, client string) (leave func(), ok bool) {
 	}, true
 }
 
-// hours count the new keys of clients, each within an hour from its first one.
+// hours counts the new keys of clients, each within an hour from its first one.
 type hours struct {
 	mu sync.Mutex
 	of map[string]*hour
@@ -100,7 +101,7 @@ type hour struct {
 	keys  int
 }
 
-// take counts a new key of a client, unless it has had limit within the hour.
+// take counts a new key of a client. It returns false if the client has had limit within the hour.
 func (h *hours) take(client string, limit int, now time.Time) bool {
 	over := func(_ string, of *hour) bool { return now.Sub(of.since) >= time.Hour }
 	h.mu.Lock()

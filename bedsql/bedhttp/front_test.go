@@ -115,7 +115,7 @@ func TestEmptyBodyOfUnknownLengthIsABody(t *testing.T) {
 	}
 }
 
-// upload is a form with a file, whose boundary is another one each time.
+// upload is a form with a file and a new boundary each time.
 func upload(article, file string) (body io.Reader, contentType string) {
 	var b bytes.Buffer
 	form := multipart.NewWriter(&b)
@@ -330,7 +330,7 @@ func TestHeadersThatProtectAResponseComeBack(t *testing.T) {
 	}
 }
 
-// waiting is a request that is being handled until free is called.
+// waiting is a request whose handler waits until free is called.
 func waiting(t *testing.T, cfg bedhttp.Config) (h http.Handler, free func()) {
 	t.Helper()
 	held, go_ := make(chan struct{}), make(chan struct{})

@@ -23,16 +23,16 @@ const (
 	maxKey         = 255
 )
 
-// quoted is a String of RFC 8941 (Structured Field Values), with parameters, of which the
-// draft knows none: they are ignored, as that RFC says. plain is a key as it is without
-// quotes; a comma would be two header lines that a proxy has joined.
+// quoted is a String of RFC 8941 (Structured Field Values), with parameters. The draft defines no
+// parameters, and the RFC says to ignore unknown ones. plain is a key without quotes. It excludes
+// a comma, because a proxy joins two header lines with one.
 var (
 	quoted = regexp.MustCompile(`^"((?:[ !#-\[\]-~]|\\["\\])*)"(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:-?[0-9]{1,15}|-?[0-9]{1,12}\.[0-9]{1,3}|` +
 		`"(?:[ !#-\[\]-~]|\\["\\])*"|[A-Za-z*][!#$%&'*+.^_` + "`" + `|~0-9A-Za-z:/-]*|:[A-Za-z0-9+/=]*:|\?[01]))?)*$`)
 	plain = regexp.MustCompile(`^[ !#-+\--~][ -+\--~]*$`)
 )
 
-// keyOf reads the key of a request; given: there is one, or what should be one. The
+// keyOf reads the key of a request. given means that there is a key header, however malformed. The
 // error is for the client.
 func keyOf(h http.Header) (key string, given bool, err error) {
 	lines := h[keyHeader]
@@ -64,9 +64,9 @@ func scoped(service, client, key string) string {
 	return "http-" + digest([]byte(service), []byte(client), []byte(key))
 }
 
-// fingerprint says what the same request means: method, path, query, content type and
-// body, without what differs when a client builds it again or a router redirects it. Of a
-// form that was parsed before, and so read, it takes what was parsed.
+// fingerprint identifies a request by method, path, query, content type and body. It omits
+// differences between two builds of a request by a client, and those after a router's redirect. If
+// a form was parsed before, and so read, it uses the parsed form.
 func fingerprint(r *http.Request, body []byte) string {
 	where := r.URL.EscapedPath()
 	if sent, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(sent, "/") {
@@ -89,8 +89,7 @@ func fingerprint(r *http.Request, body []byte) string {
 	return digest(append(texts, body)...)
 }
 
-// contentType returns a content type in one spelling, without a boundary or the default
-// charset.
+// contentType returns a content type in one spelling, without a boundary or the default charset.
 func contentType(text string) (kind, boundary string) {
 	kind, params, err := mime.ParseMediaType(text)
 	if err != nil {
@@ -104,7 +103,7 @@ func contentType(text string) (kind, boundary string) {
 	return mime.FormatMediaType(kind, params), boundary
 }
 
-// parsed is a form that was parsed, without the boundary of its parts.
+// parsed returns a parsed form, without the boundary of its parts.
 func parsed(r *http.Request) [][]byte {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	texts := [][]byte{[]byte(kind), []byte(r.PostForm.Encode())}

@@ -8,9 +8,9 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// The names of the first cases are those of string.json and item.json in the httpwg's
-// structured-field-tests, whose outcomes these are, but for keys without quotes: they are
-// no strings there, and here a key as Stripe's clients send it.
+// The first cases have the names and outcomes of string.json and item.json in the httpwg's
+// structured-field-tests. Keys without quotes differ: they are no strings there, but here they are
+// keys as Stripe's clients send them.
 func TestKeyIsAStructuredFieldStringOrRaw(t *testing.T) {
 	t.Parallel()
 	const refused = "\x00"

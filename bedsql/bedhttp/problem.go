@@ -20,7 +20,7 @@ type problem struct {
 	retry bool // sending it again later may help
 }
 
-// types is where the types of problems are explained.
+// types is the address of the explanations of problem types.
 const types = "https://github.com/bedsql/bed/blob/main/docs/http.md#"
 
 var (
@@ -73,7 +73,7 @@ func (p problem) send(w http.ResponseWriter) {
 	send(w, p.Status, append(text, '\n'))
 }
 
-// details are what Error says of an outcome.
+// details are Error's texts on outcomes.
 var details = map[bedsql.Outcome]string{
 	bedsql.OutcomeDelivered:     "It is applied.",
 	bedsql.OutcomeAccepted:      "It is logged and will be delivered, or an operator decides. Do not send it as a new request.",
@@ -84,8 +84,8 @@ var details = map[bedsql.Outcome]string{
 	bedsql.OutcomeUnknown:       "It is not known whether it is applied. Send it again with the same Idempotency-Key.",
 }
 
-// StatusOf returns the status with which an HTTP server may answer an outcome: 200, 202,
-// 409, 503, 207, 409 and 500, in the order of the constants.
+// StatusOf returns the HTTP status for an outcome: 200, 202, 409, 503, 207, 409 and 500, in the
+// order of the constants.
 func StatusOf(o bedsql.Outcome) int {
 	statuses := [...]int{200, 202, 409, 503, 207, 409, 500}
 	return statuses[min(o, bedsql.OutcomeUnknown)]
@@ -94,18 +94,17 @@ func StatusOf(o bedsql.Outcome) int {
 const mistake = "Nothing of it is applied. The service has made a mistake."
 
 // Error answers an error of a write or an End of bedsql with the status of its outcome
-// (bedsql.OutcomeOf), as a problem without the error's text, which may hold values. A
-// refusal that is the service's own mistake (a missing column or table, a syntax error, a
-// missing right) is answered 500. A pending write is answered 202; if Config.StatusURL is
-// set and r has passed the middleware, Location names the address at which Status answers
-// for it, unless several entries are pending.
+// (bedsql.OutcomeOf). The answer is a problem without the error's text, which may hold values. A
+// refusal by the service's own mistake (a missing column or table, a syntax error, a missing
+// right) is answered 500. A pending write is answered 202. If Config.StatusURL is set and r has
+// passed the middleware, Location names the address of Status for the entry, unless several
+// entries are pending.
 //
-// While the request's transaction ([Tx]) is open, nothing of it is applied, whatever err
-// says. Error rolls it back, and no outcome but the request's own counts: 409 for what was
-// refused or undone, 503 for what may succeed later (a deadlock, a lost connection), 500 for
-// an error of Scan, sql.ErrNoRows among them, and for the handler's own. Only after a
-// pending write outside of that transaction, and after an End that was refused in part, its
-// rows commit.
+// While the request's transaction ([Tx]) is open, its rows are not applied, whatever err says.
+// Error rolls it back, and only the request's own outcome counts: 409 for a refused or compensated
+// write, 503 for an error that may pass (a deadlock, a lost connection), 500 for an error of Scan,
+// sql.ErrNoRows among them, and for the handler's own errors. The rows commit only after a pending
+// write outside that transaction, and after an End with a partial refusal.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: StatusOf(o), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
@@ -125,8 +124,8 @@ func Error(w http.ResponseWriter, r *http.Request, err error) {
 	p.send(w)
 }
 
-// rolledBack is the answer to an error of outcome o inside the request's transaction, whose
-// ROLLBACK ended with end; p answers o outside.
+// rolledBack is the answer to an error of outcome o inside the request's transaction. end is the
+// error of its ROLLBACK; p is the answer to o outside.
 func rolledBack(p problem, o bedsql.Outcome, err, end error) problem {
 	switch {
 	case o == bedsql.OutcomeRefused, o == bedsql.OutcomeCompensated:
@@ -141,8 +140,8 @@ func rolledBack(p problem, o bedsql.Outcome, err, end error) problem {
 	}
 }
 
-// entryOf gives the id of the entry that is pending by err; empty if none is known, or
-// several are.
+// entryOf returns the id of the entry that err reports as pending; empty if there is no known
+// entry, or several.
 func entryOf(err error) string {
 	var (
 		end *bedsql.EndError

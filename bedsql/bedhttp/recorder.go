@@ -12,20 +12,20 @@ import (
 )
 
 var (
-	// ErrBuffered is what Flush (by http.ResponseController) and Hijack return under a
-	// key: the response is sent when the rows are committed, and not before. errors.Is
-	// finds http.ErrNotSupported in it.
+	// ErrBuffered is the error of Flush (by http.ResponseController) and Hijack under a key. The
+	// response is sent after the commit of the rows, and not before. errors.Is finds
+	// http.ErrNotSupported in it.
 	ErrBuffered = fmt.Errorf("bedhttp: a response under an idempotency key is sent when it is committed, it cannot be streamed or taken over: "+
 		"serve it without a key: %w", http.ErrNotSupported)
-	// ErrTooLarge is what Write returns for a response of more than Config.MaxResponse
-	// bytes. The request is rolled back and answered 500.
+	// ErrTooLarge is the error of Write for a response of more than Config.MaxResponse bytes. The
+	// request is rolled back and answered 500.
 	ErrTooLarge = errors.New("bedhttp: the response is larger than Config.MaxResponse, it cannot be kept with the idempotency key")
 
 	errReturned = errors.New("bedhttp: the handler has returned")
 )
 
-// recorder is the http.ResponseWriter of a handler under a key. It is no http.Flusher,
-// so that a handler which asks for one learns that it cannot stream.
+// recorder is the http.ResponseWriter of a handler under a key. It is not an http.Flusher, so a
+// handler that asks for a Flusher learns of it.
 type recorder struct {
 	limit int
 	under http.ResponseWriter
@@ -84,8 +84,8 @@ func (r *recorder) FlushError() error { return ErrBuffered }
 // Hijack implements http.Hijacker.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrBuffered }
 
-// The deadlines and the duplex are those of the connection, for http.ResponseController. There
-// is no Unwrap: what is written to the writer under r would not be kept.
+// The deadlines and full duplex belong to the connection, for http.ResponseController. There is no
+// Unwrap, because the receipt would miss anything written to the writer under r.
 
 // SetReadDeadline is for http.ResponseController.
 func (r *recorder) SetReadDeadline(at time.Time) error {
@@ -102,7 +102,7 @@ func (r *recorder) EnableFullDuplex() error {
 	return http.NewResponseController(r.under).EnableFullDuplex()
 }
 
-// end gives the response when the handler has returned; what it writes later is refused.
+// end returns the response after the handler has returned. Later writes fail.
 func (r *recorder) end() (status int, header http.Header, body []byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

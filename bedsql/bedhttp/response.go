@@ -13,8 +13,8 @@ import (
 // response is a response as it is kept.
 type response struct {
 	Status int `json:"status"`
-	// Header has the allowed headers. Their values may be any bytes, which JSON text
-	// would not keep.
+	// Header holds the allowed headers. Their values may be any bytes, so they cannot be JSON
+	// text.
 	Header []headerLine `json:"header,omitempty"`
 	Body   []byte       `json:"body,omitempty"`
 }
@@ -24,7 +24,7 @@ type headerLine struct {
 	Value []byte `json:"value"`
 }
 
-// keep makes what is kept of a response, of the headers those that are named.
+// keep makes the stored form of a response, with the named headers.
 func keep(status int, h http.Header, names []string, body []byte) *response {
 	r := &response{Status: status, Body: body}
 	for _, name := range append([]string{"Content-Length"}, names...) {
@@ -35,7 +35,7 @@ func keep(status int, h http.Header, names []string, body []byte) *response {
 	return r
 }
 
-// size is what it counts against Config.MaxResponse.
+// size is the number of bytes counted against Config.MaxResponse.
 func (r *response) size() (n int) {
 	for _, l := range r.Header {
 		n += len(l.Name) + len(l.Value)
@@ -48,7 +48,7 @@ func (r *response) encode() json.RawMessage {
 	return text
 }
 
-// is reports whether r is what was stored.
+// is reports whether r equals the stored response.
 func (r *response) is(stored json.RawMessage) bool {
 	that, err := decode(stored)
 	return err == nil && bytes.Equal(that.encode(), r.encode())
@@ -88,8 +88,8 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	}
 }
 
-// finish makes the headers of a whole response those that it is sent with: a length, a
-// type, and nothing that speaks of another way of sending.
+// finish completes the headers of a whole response: a length, a type, and no header about another
+// way of sending.
 func finish(method string, status int, h http.Header, body []byte) []byte {
 	for name := range h {
 		if strings.HasPrefix(name, http.TrailerPrefix) {

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// middleware is what New makes.
+// middleware is the result of New.
 type middleware struct {
 	Config
 	methods map[string]bool
@@ -20,7 +20,7 @@ type middleware struct {
 	hours   hours
 }
 
-// request is what the context of a handler knows.
+// request is the middleware's part of a handler's context.
 type request struct {
 	m    *middleware
 	tx   *sql.Tx
@@ -30,12 +30,12 @@ type request struct {
 
 type requestKey struct{}
 
-// Tx is the request's local transaction on Config.DB: what it commits, it commits together
-// with the response, after the handler has returned. Commit is not to be called on it; after
-// Rollback a 4xx is kept alone. nil: the request has no key.
+// Tx is the request's local transaction on Config.DB. Its rows commit together with the response,
+// after the handler has returned. Do not call Commit on it; after Rollback a 4xx is kept alone.
+// nil means that the request has no key.
 //
-// A soft transaction may be made with it: bedsql.Begin(ctx, bedsql.WithTx(bedhttp.Tx(ctx))).
-// The middleware calls its End after the COMMIT.
+// You may make a soft transaction with it: bedsql.Begin(ctx, bedsql.WithTx(bedhttp.Tx(ctx))). The
+// middleware calls its End after the COMMIT.
 func Tx(ctx context.Context) *sql.Tx {
 	if q, ok := ctx.Value(requestKey{}).(*request); ok {
 		q.used.Store(true)
@@ -44,8 +44,8 @@ func Tx(ctx context.Context) *sql.Tx {
 	return nil
 }
 
-// Key is the request's Idempotency-Key, as the client sent it and without quotes. "": the
-// request has none, or the middleware does not look at it.
+// Key is the request's Idempotency-Key, as the client sent it and without quotes. It is "" if the
+// request has no key, or the middleware ignores it.
 func Key(ctx context.Context) string {
 	if q, ok := ctx.Value(requestKey{}).(*request); ok {
 		return q.key
@@ -99,8 +99,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	x.run()
 }
 
-// handOver gives the request in front of the middleware what became known behind it: the
-// files of a form, which the server removes, and the pattern of a router with its values.
+// handOver copies the results of the inner request to the outer one: the files of a form, which
+// the server removes, and the pattern of a router with its values.
 func handOver(from, to *http.Request) {
 	if to.MultipartForm == nil {
 		to.MultipartForm = from.MultipartForm
@@ -126,7 +126,7 @@ var errRead = errors.New("bedhttp: the request's body was read before it reached
 
 var errBodyLarge = errors.New("bedhttp: the request's body is larger than Config.MaxBody, or than http.MaxBytesReader lets it be")
 
-// body reads the request's body as it arrives, and says how an error is answered.
+// body reads the request's body as it arrives. On an error it returns the problem to answer with.
 func (m *middleware) body(r *http.Request) ([]byte, problem, error) {
 	if r.Body == nil {
 		return nil, problem{}, nil

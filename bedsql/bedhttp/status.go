@@ -11,12 +11,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Status answers for pending writes of the log storage: mount it at the addresses that
-// Config.StatusURL gives, behind the same authentication as the rest. The last segment of
-// the path is the entry's id. It waits by bedsql.Await, for at most wait, and answers
-// {"entry": …, "state": …}: 200 for delivered, discarded and parked, 202 with Retry-After
-// for waiting, 404 for an id of which the log knows nothing, and for what has not the form
-// of one, without asking the log. 503 says that the log cannot be asked.
+// Status answers for pending writes of the log storage. Mount it at the addresses of
+// Config.StatusURL, behind the same authentication as the rest. The last segment of the path is
+// the entry id. Status calls bedsql.Await, for at most wait, and answers {"entry": …, "state": …}.
+// The status is 200 for delivered, discarded and parked, and 202 with Retry-After for waiting. It
+// is 404 for an id unknown to the log, and for a malformed id without asking the log. It is 503 if
+// the log does not answer.
 func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := path.Base(r.URL.Path)
