@@ -18,7 +18,8 @@ type amqpPublisher struct {
 	}
 }
 
-// Kafka's acknowledgement of one replica, watermill's default, is lost with that replica.
+// Watermill's default for Kafka is the acknowledgement of one replica, and the message is lost
+// with that replica.
 func TestPublisherIsKnownToConfirmByItsSettings(t *testing.T) {
 	t.Parallel()
 	for acks, want := range map[int16]bool{-1: true, 0: false, 1: false} {

@@ -1,3 +1,3 @@
-// Package message publishes messages as bedsql writes rows, and consumes them exactly
-// once: a local message table, for any publisher of github.com/ThreeDotsLabs/watermill.
+// Package message publishes messages as bedsql writes rows, and consumes them exactly once. It is
+// a local message table for any publisher of github.com/ThreeDotsLabs/watermill.
 package message

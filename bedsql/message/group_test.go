@@ -21,7 +21,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// group is a log, a database and a broker that one soft transaction writes to.
+// group is a log, a database and a broker for one soft transaction.
 type group struct {
 	*testing.T
 	storage txlog.Storage
@@ -88,7 +88,7 @@ func (g *group) record(ctx context.Context, row string, payloads ...string) {
 	}
 }
 
-// round is one of a job that knows both.
+// round is one round of a job with both targets.
 func (g *group) round() asyncjob.Report {
 	g.Helper()
 	events, err := bedmessage.Target(g.b, "events", bedmessage.Confirms())
@@ -101,7 +101,7 @@ func (g *group) round() asyncjob.Report {
 	return report
 }
 
-// wants checks what is published, and what the log holds.
+// wants checks the published messages and the entries in the log.
 func (g *group) wants(when string, left int, payloads ...string) []*txlog.Unit {
 	g.Helper()
 	all := waiting(g, g.storage)
@@ -175,7 +175,7 @@ func TestMessagesOfARefusedGroupAreNotSent(t *testing.T) {
 	})
 }
 
-// other is a second database of the group, which takes everything.
+// other is a second database of the group, which accepts everything.
 func (g *group) other() *sql.DB {
 	g.Helper()
 	target, err := sqlite.Target(testdb.SQLite(g).DSN)

@@ -27,10 +27,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Handler processes a message: its rows are those that it writes in tx. What it writes or
-// publishes under ctx, through other databases and publishers of bed, is recorded in tx too
-// ([bedsql.WithTx]). An error, or a panic, rolls all of it back. Neither it nor a procedure that
-// it calls may commit.
+// Handler processes a message and writes its rows in tx. Anything it writes or publishes under
+// ctx, through other databases and publishers of bed, is recorded in tx too ([bedsql.WithTx]). An
+// error, or a panic, rolls all of it back. Neither the handler nor a procedure that it calls may
+// commit.
 type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 
 type consumerOptions struct {
@@ -41,50 +41,49 @@ type consumerOptions struct {
 	topic      string
 }
 
-// Redelivery says for how long after its first delivery the broker may deliver a message
-// again. Config.KeyRetention of the consumer's database must be longer: the receipt of a
-// message that is processed is gone after it, and the message would be processed twice.
+// Redelivery is how long after its first delivery the broker may deliver a message again.
+// Config.KeyRetention of the consumer's database must be longer: it erases the receipt of a
+// processed message, and a later delivery would be processed again.
 func Redelivery(longest time.Duration) Option { return func(o *options) { o.redelivery = longest } }
 
 // MaxFailures is how many times the handler may fail for a message in this process before
 // the message is parked. Default 10. With 1 it is parked at once.
 func MaxFailures(n int) Option { return func(o *options) { o.failures = n } }
 
-// FailingFor is how long a message must have failed in this process before it is parked,
-// however often that was: it outlasts a short outage of something that bed does not know.
-// Default 30 s; 0 leaves it to MaxFailures.
+// FailingFor is how long a message must have failed in this process before it is parked, however
+// many failures there were. This outlasts a short outage of a service unknown to bed. Default 30
+// s; 0 leaves it to MaxFailures.
 func FailingFor(d time.Duration) Option { return func(o *options) { o.failing = d } }
 
-// ParkedFor says for which data source and topic a message is parked: there the job
-// publishes it again when an operator retries it. Default: the consumer's name, and the
-// topic that watermill's router has subscribed to.
+// ParkedFor sets the data source and topic for parked messages. The job publishes a message there
+// again when an operator retries it. Default: the consumer's name, and the topic of watermill's
+// router.
 func ParkedFor(dataSource, topic string) Option {
 	return func(o *options) { o.source, o.topic = dataSource, topic }
 }
 
-// Once makes a handler for watermill's router that processes each message once, however
-// often it is delivered and however many consumers of the same name there are. db is a
-// database that bed opened, whatever tracer is around it; consumer is the name under which it knows messages that it has
-// processed.
+// Once makes a handler for watermill's router that processes each message once, for any number of
+// deliveries and of consumers with the same name. db is a database opened by bed, with or without
+// a tracer around it. consumer is the name under which db remembers processed messages.
 //
-// The rows of h and the receipt of the consumer and the message's UUID are one local
-// transaction: an idempotency key, which belongs to db's data source, so that all processes
-// must know that by one name (bedDataSource). A message whose receipt is there is acknowledged without
-// calling h. nil, the acknowledgement, is returned once h has returned nil and COMMIT was
-// confirmed; then what was published in it is sent, or left to the job. Any error rolls back,
-// and the broker delivers the message again.
+// The rows of h and the receipt of the consumer and the message's UUID are one local transaction.
+// The receipt is an idempotency key and belongs to db's data source, so all processes must use one
+// name for it (bedDataSource). If a message has a receipt, Once acknowledges it without calling h.
+// It returns nil, the acknowledgement, after h has returned nil and COMMIT was confirmed. Messages
+// published in the transaction are then sent, or left to the job. Any error rolls back, and the
+// broker delivers the message again.
 //
-// A message for which h failed [MaxFailures] times in this process, for at least [FailingFor],
-// is parked: it becomes an entry of the log with the error, which operators see, and is
-// acknowledged. No failure of the message is an error that says that a database was
-// unreachable, busy or locked, or that a write is pending ([bedsql.OutcomeOf]: not accepted,
-// accepted, and a connection that broke). Before each error Once pauses, from 10 ms to 5 s. Retried, it is
-// published again under its UUID; discarded, it is gone. The failures are counted in memory,
-// so several processes, or one that is restarted, try more often. A message without a UUID
-// is parked at once, and so is one whose UUID was processed with another payload.
+// A message is parked after [MaxFailures] failures of h in this process, over at least
+// [FailingFor]. It becomes an entry of the log with the error, visible to operators, and is
+// acknowledged. An error does not count as a failure of the message if a database was unreachable,
+// busy or locked, or a write is pending ([bedsql.OutcomeOf]: not accepted, accepted, and a broken
+// connection). Before each error Once pauses, from 10 ms to 5 s. Retry publishes the message again
+// under its UUID; discard drops it. The failures are counted in memory, so several processes, or a
+// restarted one, try more often. Once parks a message without a UUID at once, and also a message
+// whose UUID was processed with another payload.
 //
-// It is an error if bed did not open db, if the consumer has no name or no handler, or if
-// KeyRetention is not longer than [Redelivery].
+// Once returns an error if bed did not open db. It also does so without a consumer name or a
+// handler, or if KeyRetention is not longer than [Redelivery].
 func Once(db *sql.DB, consumer string, h Handler, opts ...Option) (message.NoPublishHandlerFunc, error) {
 	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10, failing: 30 * time.Second}}}
 	for _, opt := range opts {
@@ -98,7 +97,7 @@ func Once(db *sql.DB, consumer string, h Handler, opts ...Option) (message.NoPub
 	return c.consume, nil
 }
 
-// consumerOf is what Once makes.
+// consumerOf is the consumer behind Once.
 type consumerOf struct {
 	options
 	db     *sql.DB
@@ -109,7 +108,7 @@ type consumerOf struct {
 	failed, canceled, troubled tally
 }
 
-// configure takes the configuration of the database, or reports what is wrong with the consumer.
+// configure reads the configuration of the database, and returns an error for a wrong consumer.
 func (c *consumerOf) configure(ctx context.Context) error {
 	if c.db == nil || c.name == "" || c.handle == nil || c.failures < 1 {
 		return errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
@@ -137,7 +136,7 @@ func (c *consumerOf) consume(msg *message.Message) error {
 	if msg.UUID == "" {
 		return c.park(ctx, cfg, msg, "did not take it", errors.New("the message has no UUID, by which a second delivery could be known"))
 	}
-	// The handler may change it, and Publish gives it another UUID.
+	// The handler may change the message, and Publish sets another UUID.
 	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), bytes.Clone(msg.Payload)
 	failure, err := c.once(ctx, uuid, msg)
 	if errors.Is(err, bedsql.ErrKeyReused) {
@@ -174,8 +173,8 @@ func (c *consumerOf) consume(msg *message.Message) error {
 	return nil
 }
 
-// passing reports whether an error of a handler says nothing of the message: something else
-// was unreachable, busy or in the way, or what it wrote is pending.
+// passing reports whether a handler's error is unrelated to the message: some service was
+// unreachable or busy, or a write is pending.
 func passing(err error) bool {
 	switch bedsql.OutcomeOf(err) {
 	case bedsql.OutcomeNotAccepted:
@@ -199,13 +198,13 @@ const longestTrouble = 24 * time.Hour
 // longestPause is less than any broker waits for an acknowledgement by default.
 const longestPause = 5 * time.Second
 
-// pauseBefore waits before the n-th redelivery of a message, which would come at once.
+// pauseBefore waits before the n-th redelivery of a message, which would otherwise follow at once.
 func pauseBefore(ctx context.Context, n int) {
 	jitter.Sleep(ctx, min(10*time.Millisecond<<min(n-1, 10), longestPause))
 }
 
-// tally counts what happened to messages, at most maxCounted of them, by the hashes of their
-// UUIDs, which may be of any length. It is safe for concurrent use.
+// tally counts the failures of messages, of at most maxCounted messages. The keys are hashes of
+// the UUIDs, which may be of any length. It is safe for concurrent use.
 type tally struct {
 	mu sync.Mutex
 	of map[[sha256.Size]byte]counted
@@ -218,7 +217,7 @@ type counted struct {
 
 const maxCounted = 10_000
 
-// count gives how often it was called for a message, and since when.
+// count counts one failure of a message. It returns their number, and the time since the first.
 func (t *tally) count(uuid string) (times int, since time.Duration) {
 	id := sha256.Sum256([]byte(uuid))
 	t.mu.Lock()
@@ -246,22 +245,22 @@ func (t *tally) forget(uuid string) {
 	delete(t.of, sha256.Sum256([]byte(uuid)))
 }
 
-// once processes a message. failure is an error that comes again with the message: the
-// handler's, or the refusal of what it did; err is any other.
+// once processes a message. failure is an error that comes back with the message: the handler's
+// error, or a refusal of its writes. err is any other error.
 func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message) (failure, err error) {
 	// Handled again it may write something else.
 	failure, err = c.onceAs(ctx, uuid, msg, fmt.Sprintf("message %x", sha256.Sum256(msg.Payload)))
 	if !errors.Is(err, bedsql.ErrKeyReused) {
 		return failure, err
 	}
-	// A receipt of an older version does not tell the payload.
+	// A receipt of an older version does not hold the payload.
 	if failure, older := c.onceAs(ctx, uuid, msg, "message"); !errors.Is(older, bedsql.ErrKeyReused) {
 		return failure, older
 	}
 	return nil, err
 }
 
-// onceAs is once with what the receipt says of the message.
+// onceAs is once with the fingerprint for the receipt.
 func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Message, fingerprint string) (failure, err error) {
 	ctx, key := bedsql.WithIdempotencyKey(ctx, "message\x00"+c.name+"\x00"+uuid)
 	key.SetFingerprint(fingerprint)
@@ -303,7 +302,7 @@ func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Messa
 		}
 		return nil, err
 	}
-	// What it reports is in the log: pending, or parked for an operator.
+	// The log holds anything that End reports: pending, or parked for an operator.
 	_ = soft.End(context.WithoutCancel(ctx))
 	return nil, nil
 }
@@ -321,8 +320,8 @@ func (c *consumerOf) call(ctx context.Context, tx *sql.Tx, msg *message.Message)
 	return c.handle(ctx, tx, msg)
 }
 
-// park leaves a message to an operator, as an entry that would publish it again. What stands
-// behind "failed" is shown to those only who may see the payload (errmask).
+// park leaves a message to an operator, as an entry that would publish it again. The text after
+// "failed" is shown only to readers with access to the payload (errmask).
 func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.Message, what string, why error) error {
 	m := &broker.Message{ID: txlog.NewID(), Metadata: map[string]string{}, Payload: msg.Payload}
 	for key, value := range msg.Metadata { // the log takes no others

@@ -28,8 +28,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// consuming is a consumer's database with a table of what it has processed, and the log: in
-// the same database, but for SQLite.
+// consuming is a consumer's database with a table of processed messages, and the log. The log is
+// in the same database, except for SQLite.
 type consuming struct {
 	t       testing.TB
 	db      testdb.DB
@@ -58,7 +58,7 @@ func newConsuming(t *testing.T, db testdb.DB, change ...func(*bedsql.Config)) *c
 	return c
 }
 
-// eachServer runs f where the log is in the consumer's database.
+// eachServer runs f with the log in the consumer's database.
 func eachServer(t *testing.T, f func(t *testing.T, c *consuming)) {
 	t.Helper()
 	for _, driver := range []string{testdb.DriverMySQL, testdb.DriverPostgres} {
@@ -122,8 +122,8 @@ func (c *consuming) saw(want ...string) {
 	}
 }
 
-// parksAtTheThird fails the test unless the third delivery of a message parks it, and gives what
-// the log holds.
+// parksAtTheThird fails the test unless the third delivery of a message parks it. It returns the
+// entries of the log.
 func (c *consuming) parksAtTheThird(consume message.NoPublishHandlerFunc) []*txlog.Unit {
 	c.t.Helper()
 	for range 2 {
@@ -139,7 +139,7 @@ func (c *consuming) parksAtTheThird(consume message.NoPublishHandlerFunc) []*txl
 	return left
 }
 
-// delivered is a message as a broker delivers it, each time another one.
+// delivered is a message as a broker delivers it, a new copy each time.
 func delivered(uuid, payload string) *message.Message {
 	return message.NewMessage(uuid, []byte(payload))
 }
@@ -159,7 +159,7 @@ func TestMessageIsProcessedOnceHoweverOftenItIsDelivered(t *testing.T) {
 		}
 		must(t, once(t, c.pool, "shipping", c.insert)(delivered("m-1", "one")))
 		c.saw("one", "one", "two") // another consumer has its own
-		// A handler that writes nothing has processed the message too.
+		// A handler without writes has processed the message too.
 		idle := 0
 		nothing := once(t, c.pool, "idle", func(context.Context, *sql.Tx, *message.Message) error { idle++; return nil })
 		must(t, nothing(delivered("m-1", "one")))
@@ -200,8 +200,8 @@ func TestFailedMessageIsRolledBackAndProcessedWhenItComesAgain(t *testing.T) {
 	})
 }
 
-// Watermill's middleware marks a message before its handler runs, and takes the second
-// delivery of one whose handler has failed for a duplicate.
+// Watermill's middleware marks a message before its handler runs. After a failure of the handler,
+// it takes the second delivery for a duplicate.
 func TestWhatADeduplicatorLosesIsProcessed(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -312,7 +312,7 @@ func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 	})
 }
 
-// It would acknowledge what the handler has not finished.
+// The commit would acknowledge unfinished work of the handler.
 func TestHandlerThatCommitsByItselfCommitsNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -331,8 +331,8 @@ func TestHandlerThatCommitsByItselfCommitsNothing(t *testing.T) {
 	})
 }
 
-// A procedure that commits leaves the receipt behind, without which the message would be
-// processed again, and with which it is not known to be.
+// A procedure that commits leaves the receipt behind. Without the receipt the message would be
+// processed again; with it no one knows whether the work is complete.
 func TestMessageOfWhichAProcedureCommittedAPartIsParked(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.MySQL(t))
@@ -351,7 +351,7 @@ func TestMessageOfWhichAProcedureCommittedAPartIsParked(t *testing.T) {
 	c.saw("one")
 }
 
-// A subscriber that waits for less long than the handler takes cancels it each time.
+// A subscriber with too short a timeout cancels the handler each time.
 func TestMessageThatIsCanceledAgainIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	logger, hook := test.NewNullLogger()
@@ -380,7 +380,7 @@ func TestMessageThatIsCanceledAgainIsWarnedOf(t *testing.T) {
 	}
 }
 
-// Watermill's Retry calls again with the same message, whose UUID Publish has replaced.
+// Watermill's Retry calls again with the same message after Publish has replaced its UUID.
 func TestHandlerThatForwardsItsMessageProcessesItOnce(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, c *consuming) {
@@ -477,7 +477,7 @@ func TestMessageIsParkedAsItArrived(t *testing.T) {
 	}
 }
 
-// unreleasing is a log that fails between an entry and its being parked.
+// unreleasing is a log that fails between the writing and the parking of an entry.
 type unreleasing struct {
 	txlog.Storage
 	fails bool
@@ -500,7 +500,7 @@ func (s *unreleasing) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdic
 	return s.Storage.Release(ctx, u, v)
 }
 
-// What is not parked would be published again by no operator's decision.
+// An entry that is not parked would be published again without an operator's decision.
 func TestMessageThatCouldNotBeParkedLeavesNoEntry(t *testing.T) {
 	t.Parallel()
 	for _, log := range []*unreleasing{{fails: true}, {doubts: true}} {
@@ -554,7 +554,7 @@ func TestPoisonMessageIsParkedAndPublishedAgainByAnOperator(t *testing.T) {
 	})
 }
 
-// The handler finds nothing wrong, and what it did can never be committed.
+// The handler finds nothing wrong, but its work can never be committed.
 func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 	t.Parallel()
 	for name, does := range map[string]func(ctx context.Context, tx *sql.Tx){
@@ -581,7 +581,7 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 	}
 }
 
-// Messages that another process has handled since are not counted for ever.
+// Failures of messages that another process has since handled are not counted for ever.
 func TestManyFailuresDoNotKeepAMessageFromBeingParked(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t))
@@ -637,7 +637,7 @@ func once(t *testing.T, db *sql.DB, consumer string, h bedmessage.Handler, opts 
 	return consume
 }
 
-// What says nothing of the message is no failure of it, however often it comes.
+// An error unrelated to the message does not count, however often it comes.
 func TestTroubleOfAnotherParksNoMessage(t *testing.T) {
 	t.Parallel()
 	pending := &bedsql.PendingError{EntryID: "e", DataSource: "stock", Cause: errors.New("down")}
@@ -722,7 +722,7 @@ func TestFailureHasToLastBeforeItsMessageIsParked(t *testing.T) {
 	c.saw("one")
 }
 
-// Two messages with one UUID are a mistake of their publisher, which would lose the second.
+// Two messages with one UUID are a mistake of their publisher, and the second would be lost.
 func TestAnotherMessageUnderAUUIDIsParked(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

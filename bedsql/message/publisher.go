@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Option changes a [Publisher], a target or a consumer; each says which.
+// Option changes a [Publisher], a target or a consumer, according to its comment.
 type Option func(*options)
 
 type options struct {
@@ -25,32 +25,32 @@ type options struct {
 	consumerOptions
 }
 
-// Confirms says that Publish of the publisher returns nil only once the broker has
-// confirmed that it keeps the message. [NewPublisher] and [Target] refuse a publisher of
-// which that is not known without it. It is known of watermill's own for NATS with
-// JetStream, for AMQP with ConfirmDelivery and not Transactional, which loses errors of
-// marshalers, nor NotPersistentDeliveryMode, and for Kafka with RequiredAcks -1, which is not
-// its default; one of your own may say so by a method Confirms() bool.
+// Confirms declares that Publish of the publisher returns nil only after the broker has confirmed
+// the message. [NewPublisher] and [Target] know this of some publishers, and refuse the others
+// without Confirms. They know watermill's own publishers for NATS with JetStream; for AMQP with
+// ConfirmDelivery, without Transactional, which loses errors of marshalers, and without
+// NotPersistentDeliveryMode; and for Kafka with RequiredAcks -1, which is not its default. Your
+// own publisher may declare it by a method Confirms() bool.
 func Confirms() Option { return func(o *options) { o.confirms = true } }
 
-// OrderKey is the name of the metadata in which a message under [bedsql.WithOrderKey] carries
-// its key. bed-job takes it as the key of a Kafka record; for a publisher of watermill's for
-// Kafka, have its partitioning marshaler take it.
+// OrderKey is the name of the metadata for the key of a message under [bedsql.WithOrderKey].
+// bed-job uses it as the key of a Kafka record. With watermill's publisher for Kafka, let its
+// partitioning marshaler use it.
 const OrderKey = broker.OrderKey
 
-// Publisher publishes messages as bedsql writes rows: each is an entry of the log before it
-// is sent, is sent again by the call if that fails, and then by the job. It is safe for
-// concurrent use if the publisher that it wraps is.
+// Publisher publishes messages as bedsql writes rows. Each message is an entry of the log before
+// it is sent. After a failure the call sends it again, and then the job. It is safe for concurrent
+// use if the wrapped publisher is.
 type Publisher struct {
 	db   *sql.DB
 	p    message.Publisher
 	form broker.Form
 }
 
-// NewPublisher wraps p. dataSource is the name by which the log and the job's configuration
-// know the broker. cfg is as for a database, but its Guarantee has no effect: a message is
-// published at least once, and consumers know it by its UUID ([Once]). A publisher that is
-// not known to confirm is an error without [Confirms].
+// NewPublisher wraps p. dataSource is the broker's name in the log and in the job's configuration.
+// cfg is as for a database, but its Guarantee has no effect: messages are published under
+// AtLeastOnce, and consumers recognize them by their UUIDs ([Once]). Without [Confirms], a
+// publisher of unknown kind is an error.
 func NewPublisher(p message.Publisher, dataSource string, cfg bedsql.Config, opts ...Option) (*Publisher, error) {
 	target, err := Target(p, dataSource, opts...)
 	if err != nil {
@@ -64,10 +64,9 @@ func NewPublisher(p message.Publisher, dataSource string, cfg bedsql.Config, opt
 	return &Publisher{sql.OpenDB(connector), p, formOf(p)}, nil
 }
 
-// Target is p as a data source of an asyncjob that runs in the application's own process;
-// bed-job has its own publishers. If p has a method Ping(context.Context) error, the job
-// asks it whether the broker is up before it claims messages, and counts no tries while it
-// is not.
+// Target is p as a data source of an asyncjob in the application's own process; bed-job has its
+// own publishers. If p has a method Ping(context.Context) error, the job calls it before it claims
+// messages. While the broker is down, the job counts no tries.
 func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Target, error) {
 	var o options
 	for _, opt := range opts {
@@ -86,7 +85,7 @@ func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Ta
 	}), nil
 }
 
-// config is a setting of a publisher of watermill's; the zero Value if it has none of that
+// config returns a setting of a watermill publisher; the zero Value if there is no setting of that
 // name.
 func config(v reflect.Value, names ...string) reflect.Value {
 	for _, name := range append([]string{"config"}, names...) {
@@ -103,7 +102,7 @@ func config(v reflect.Value, names ...string) reflect.Value {
 
 func is(v reflect.Value, want bool) bool { return v.Kind() == reflect.Bool && v.Bool() == want }
 
-// confirms reports whether a publisher is one of watermill's that confirm.
+// confirms reports whether a publisher is a confirming one of watermill's.
 func confirms(v reflect.Value) bool {
 	if p, ok := v.Interface().(interface{ Confirms() bool }); ok {
 		return p.Confirms()
@@ -129,8 +128,8 @@ func confirmsBy(library, of string, v reflect.Value) bool {
 	return false
 }
 
-// libraryOf names the one of watermill's libraries that a publisher comes from, and its
-// package there; empty for any other.
+// libraryOf returns watermill's library for a publisher, and its package there; empty for any
+// other publisher.
 func libraryOf(v reflect.Value) (library, of string) {
 	t := reflect.Indirect(v).Type()
 	rest, ok := strings.CutPrefix(t.PkgPath(), "github.com/ThreeDotsLabs/watermill-")
@@ -141,8 +140,7 @@ func libraryOf(v reflect.Value) (library, of string) {
 	return library, of
 }
 
-// formOf is the form in which a publisher of watermill's sends metadata by its default
-// marshaler.
+// formOf is the form of metadata of a watermill publisher with its default marshaler.
 func formOf(p message.Publisher) broker.Form {
 	v := reflect.ValueOf(p)
 	library, of := libraryOf(v)
@@ -161,21 +159,22 @@ func formOf(p message.Publisher) broker.Form {
 	return broker.AnyForm
 }
 
-// Publish publishes each message to the topic. What ctx says of writes it says of messages:
-// they belong to its soft transaction, and in one that is staged or made by WithTx they are
-// published if and only if the group's rows are written: once the last of its databases has
-// its part, and not while one is parked. Until then they are ErrPending, and the job
-// publishes them. If an operator discards a part they are parked. Under Unlogged they go straight to the
-// publisher. RequireRows is an error, and so is an idempotency key (ErrKeyUnusable), but in
-// a soft transaction made by WithTx. Several messages outside any soft transaction are staged
-// as one: all of them are accepted, or none.
+// Publish publishes each message to the topic. ctx applies to messages as to writes: they belong
+// to its soft transaction. In a staged transaction, or one made by WithTx, messages are published
+// if and only if the group's rows are written. They wait until the last of its databases has its
+// part, and while a part is parked. Until then they are ErrPending, and the job publishes them. If
+// an operator discards a part, they are parked. Under Unlogged they go straight to the publisher.
+// RequireRows is an error. So is an idempotency key (ErrKeyUnusable), except in a soft transaction
+// made by WithTx. Several messages outside any soft transaction are staged as one group: either
+// all are accepted, or none is.
 //
-// The errors are bedsql's: nil means that the broker has confirmed it, ErrPending that the
-// job publishes it, ErrNotLogged that it was not sent. Any error of the publisher leaves
-// the message in doubt, and it is published again: at least once. Its UUID is set to the id
-// of its entry, by which consumers know the second time; one that it had before is replaced.
-// So are the metadata _watermill_message_uuid and Nats-Msg-Id. What its broker never takes,
-// and any other order to NATS among the metadata (Nats-Rollup), is an error.
+// The errors are bedsql's. nil means that the broker has confirmed the message, ErrPending means
+// that the job publishes it, and ErrNotLogged means that it was not sent. Any error of the
+// publisher leaves the message in doubt, and bed publishes it again, so it may arrive more than
+// once. Publish sets the UUID to the entry id, by which consumers recognize a duplicate, and
+// replaces any earlier UUID. It also replaces the metadata _watermill_message_uuid and
+// Nats-Msg-Id. A message that its broker never accepts is an error, and so is any other command to
+// NATS among the metadata (Nats-Rollup).
 func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*message.Message) (err error) {
 	if len(messages) < 2 || kept.Grouped(ctx) {
 		return p.publish(ctx, topic, messages)
@@ -209,7 +208,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	return nil
 }
 
-// Close waits a little for entries that are being removed, and closes the publisher.
+// Close waits a little for the removal of entries, and closes the publisher.
 func (p *Publisher) Close() error { return errors.Join(p.db.Close(), p.p.Close()) }
 
 // wrapped is a publisher as a connection.

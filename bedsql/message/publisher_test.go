@@ -26,7 +26,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// memory is a broker in memory that can be down, and whose answers can be lost.
+// memory is a broker in memory. The test can take it down and lose its answers.
 type memory struct {
 	mu       sync.Mutex
 	down     error
@@ -94,7 +94,7 @@ func newPublisher(t *testing.T, b message.Publisher, cfg bedsql.Config) *bedmess
 	return p
 }
 
-// round is one of a job that delivers to the broker.
+// round is one round of a job for the broker.
 func round(t *testing.T, storage txlog.Storage, b message.Publisher) asyncjob.Report {
 	t.Helper()
 	target, err := bedmessage.Target(b, "events", bedmessage.Confirms())
@@ -107,7 +107,7 @@ func round(t *testing.T, storage txlog.Storage, b message.Publisher) asyncjob.Re
 	return report
 }
 
-// What is published late, by a goroutine or a deferred call, tells of rows that are not there.
+// A message published late, by a goroutine or a deferred call, would report missing rows.
 func TestMessagesOfAGroupThatHasEndedAreNotSent(t *testing.T) {
 	t.Parallel()
 	b := &memory{}
@@ -244,7 +244,7 @@ func TestStagedMessagesArePublishedInOrderOrNotAtAll(t *testing.T) {
 	if got := b.payloads(); len(got) != 3 {
 		t.Errorf("published after Discard: %v", got)
 	}
-	// What follows a pending message is left to the job, which keeps no order.
+	// Messages after a pending one are left to the job, which keeps no order.
 	b.set(errDown, false)
 	if err := p.Publish(t.Context(), "orders", text("five"), text("six"), text("seven")); !errors.Is(err, bedsql.ErrPending) {
 		t.Errorf("Publish of several while the broker is down: %v", err)
@@ -264,7 +264,7 @@ func openLog(t *testing.T, db testdb.DB) *txlog.SQLStorage {
 	return storage
 }
 
-// pendingBehind is the entry that a message waits for.
+// pendingBehind returns the entry for which a message waits.
 func pendingBehind(t *testing.T, err error) string {
 	t.Helper()
 	var behind *bedsql.BehindError
@@ -347,8 +347,8 @@ func (b *flaky) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// What comes for the first time under an order key comes after all that was published before
-// it, by callers and by jobs, while the broker fails and loses answers.
+// A new message under an order key follows all earlier ones, published by callers and by jobs,
+// while the broker fails and loses answers.
 func TestOrderKeyHoldsWhileTheBrokerFails(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -498,8 +498,8 @@ func TestPublisherNotKnownToConfirmIsRefused(t *testing.T) {
 	}
 }
 
-// A job whose configuration gives the name to a database must not take a message for SQL,
-// and one that gives a database's name to a broker no SQL for a message.
+// If a job's configuration gives the name to a database, the job must not take a message for SQL.
+// If it gives a database's name to a broker, it must not take SQL for a message.
 func TestMessageIsNotDeliveredAsSQL(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -516,7 +516,7 @@ func TestMessageIsNotDeliveredAsSQL(t *testing.T) {
 		defer job.Close()
 		report, err := job.RunOnce(t.Context())
 		must(t, err)
-		// SQLite's job asks for the setting in vain, and parks the text that is no SQL.
+		// SQLite's job looks for the setting in vain, and parks the text because it is not SQL.
 		if left := waiting(t, storage); report.Delivered != 0 || report.PushedBack+report.Parked != 1 || len(left) != 1 {
 			t.Errorf("a message and a job that knows a database: %v, %+v", report, left)
 		}
@@ -531,8 +531,8 @@ func TestMessageIsNotDeliveredAsSQL(t *testing.T) {
 	})
 }
 
-// A UUID of the application's own would have a consumer with Once ignore all but the first
-// message that carries it, and JetStream drop them.
+// With the application's own UUIDs, a consumer with Once would ignore all messages but the first
+// with the same UUID, and JetStream would drop them.
 func TestMetadataDoNotReplaceTheIDOfAMessage(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
