@@ -29,28 +29,28 @@ func TestTheGuaranteesNameEveryAcceptanceTest(t *testing.T) {
 	for _, more := range []string{"bedsql/message/publisher", "bedsql/message/once", "bedsql/message/group", "cmd/bed-job/internal/brokers/load"} {
 		files = append(files, filepath.Join(root, more+"_test.go"))
 	}
-	tests := map[string][]string{}
+	tests := map[string]string{} // by the name of their file
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
-			name := strings.TrimSuffix(filepath.Base(file), "_test.go")
-			tests[name] = append(tests[name], "`"+m[1]+"`")
+		if all := names(string(text), declared.String()); len(all) > 0 {
+			name, path := filepath.Base(file), filepath.ToSlash(strings.TrimPrefix(file, root+string(filepath.Separator)))
+			tests[strings.TrimSuffix(name, "_test.go")] = "- [" + name + "](../" + path + "): `" + strings.Join(all, "`,\n  `") + "`"
 		}
 	}
 	page := ofFiles.ReplaceAllStringFunc(read(t, "docs/guarantees.md"), func(old string) string {
 		of := ofFiles.FindStringSubmatch(old)[1]
 		var list []string
 		for _, name := range strings.Fields(of) {
-			if tests[name] == nil {
+			if tests[name] == "" {
 				t.Errorf("docs/guarantees.md: %s has no %s_test.go with tests, or it is named twice", acceptance, name)
 			}
-			list = append(list, tests[name]...)
+			list = append(list, tests[name])
 			delete(tests, name)
 		}
-		return "<!-- tests: " + of + " -->\n" + strings.Join(list, ",\n") + "\n<!-- end -->"
+		return "<!-- tests: " + of + " -->\n\n" + strings.Join(list, "\n") + "\n\n<!-- end -->"
 	})
 	for name := range tests {
 		t.Errorf("docs/guarantees.md does not name %s: add it to the marker of the promise that its tests show", name)
