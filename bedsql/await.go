@@ -12,31 +12,32 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// State is the state of a write whose caller got ErrPending.
+// State is the state of a write after its caller got ErrPending.
 type State = txlog.State
 
 const (
 	// StateWaiting: it is being delivered or waits to be.
 	StateWaiting = txlog.StateWaiting
-	// StateParked: it waits for an operator, who retries or discards it.
+	// StateParked means that it waits for an operator to retry or discard it.
 	StateParked = txlog.StateParked
-	// StateDelivered: the job has delivered it; of a group that can turn back, all of it is
-	// delivered, which may take up to a minute after its last part. The log remembers
-	// that for 7 days.
+	// StateDelivered means that the job has delivered it. For a compensable group it means that
+	// all of it is delivered, up to a minute after its last part. The log remembers this for 7
+	// days.
 	StateDelivered = txlog.StateDelivered
-	// StateDiscarded: an operator gave it up, or its group has turned back: it is never
-	// delivered, unless an earlier attempt was in doubt and applied it. The log remembers that for 7 days.
+	// StateDiscarded means that an operator discarded it, or its group was compensated. It is
+	// never delivered, unless an earlier attempt in doubt applied it. The log remembers this for 7
+	// days.
 	StateDiscarded = txlog.StateDiscarded
-	// StateUnknown: the log does not hold it, and nothing there accounts for it. It was
-	// never logged, or its own call has delivered it, or was refused, and said so; or the
-	// log could not note in bed_attempt how it ended.
+	// StateUnknown means that the log does not hold it, nor a record of its end. It was never
+	// logged; or its own call has delivered it, or was refused, and said so; or the log could not
+	// note its end in bed_attempt.
 	StateUnknown = txlog.StateUnknown
 )
 
-// Status says what state a pending write is in. entryID is [PendingError].EntryID, or
-// [UnknownOutcomeError].EntryID, whose entry may yet arrive in the log after StateUnknown;
-// storage is the log that the write's database was registered with. The error is that
-// of the log if it cannot be asked.
+// Status returns the state of a pending write. entryID is [PendingError].EntryID, or
+// [UnknownOutcomeError].EntryID; an entry of the latter may yet arrive in the log after
+// StateUnknown. storage is the log of the write's database. The error comes from the log if it
+// does not answer.
 func Status(ctx context.Context, storage txlog.Storage, entryID string) (State, error) {
 	states, err := storage.States(ctx, entryID)
 	if err != nil {
@@ -45,11 +46,11 @@ func Status(ctx context.Context, storage txlog.Storage, entryID string) (State, 
 	return states[0], nil
 }
 
-// Await waits until a pending write is no longer StateWaiting, and gives its state
-// then; the arguments are as for [Status]. All waiters of a process ask a log together,
-// at most once in 200 ms. While the log cannot be asked, Await goes on waiting; a log
-// that is closed ends it. When ctx ends first it gives StateWaiting and the error of
-// ctx, with the log's if there was one.
+// Await waits until a pending write is no longer StateWaiting, and returns its state; the
+// arguments are the same as for [Status]. All waiters of a process query a log together, at most
+// once in 200 ms. Await goes on waiting while the log does not answer; a closed log ends it. When
+// ctx ends first, Await returns StateWaiting and the error of ctx, joined with the log's error if
+// any.
 func Await(ctx context.Context, storage txlog.Storage, entryID string) (State, error) {
 	if !txlog.IsID(entryID) { // nothing to wait for, and no question for others to fail by
 		return Status(ctx, storage, entryID)
@@ -79,8 +80,8 @@ type awaiters struct {
 	of map[txlog.Storage]*asking
 }
 
-// asking is the one who asks a log for all who wait for it, and a pause longer: so a
-// waiter that comes after the last one does not ask too soon.
+// asking is the goroutine that queries a log for all waiters. It stays for one pause longer, so
+// that a new waiter does not query too soon.
 type asking struct {
 	waiters map[*awaiting]bool
 	failed  error
@@ -106,7 +107,7 @@ func (a *awaiters) join(storage txlog.Storage, w *awaiting) *asking {
 	return s
 }
 
-// leave gives the error of the last question.
+// leave returns the error of the last query.
 func (a *awaiters) leave(s *asking, w *awaiting) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +130,7 @@ func (a *awaiters) ask(storage txlog.Storage, s *asking) {
 	}
 }
 
-// answer asks once, and answers those who need not wait any longer.
+// answer queries the log once, and answers the waiters with a final state.
 func (a *awaiters) answer(storage txlog.Storage, s *asking, waiters []*awaiting) {
 	ids := make([]string, len(waiters))
 	for i, w := range waiters {

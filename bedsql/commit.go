@@ -14,20 +14,18 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ending is how an attempt to end the open transaction came out.
+// ending is the outcome of an attempt to end the open transaction.
 type ending struct {
 	attempt.Outcome
-	// open says that it failed too early to end anything: the transaction is as
-	// before.
+	// open means that it failed too early to end anything: the transaction is as before.
 	open bool
 }
 
 // ender is a way to end the open transaction.
 type ender struct {
-	// finish commits it, in whatever form, and says how that ended.
+	// finish commits it, in any form, and returns the outcome.
 	finish func(context.Context) ending
-	// plain says that finish is a bare COMMIT, which may also be sent in another
-	// way.
+	// plain means that finish is a bare COMMIT, for which another form will do.
 	plain bool
 	// undo rolls back. It is called when the transaction may still be open and
 	// must not be committed, because its entry could not be written or is left to
@@ -35,8 +33,7 @@ type ender struct {
 	undo func() error
 }
 
-// committing is a local transaction that is being committed, with the unit of its
-// writes.
+// committing is a local transaction during its commit, with the unit of its writes.
 type committing struct {
 	besteffort.InFlight
 	ender
@@ -48,9 +45,8 @@ type committing struct {
 	ended    ending
 }
 
-// commit ends the open transaction: its writes are logged before COMMIT, and their
-// entry is removed after it. swallowed says that err is kept for the End of a soft
-// transaction.
+// commit ends the open transaction. It logs the writes before COMMIT, and removes their entry
+// after it. swallowed means that err is kept for the End of a soft transaction.
 func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error) {
 	t := c.tx
 	x := &committing{ender: how, c: c, t: t}
@@ -128,9 +124,9 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	return soft != nil && soft.swallow(err), err
 }
 
-// commitHome commits a transaction that holds entries, or the response to a request: with
-// an entry of its own it would be delivered twice. What an unanswered COMMIT did, End finds
-// out, or the request when it is sent again.
+// commitHome commits a transaction that holds entries, or the response to a request. With an entry
+// of its own it would be delivered twice. After an unanswered COMMIT, End finds out the outcome,
+// or the resent request does.
 func (x *committing) commitHome(ctx context.Context, gone bool) error {
 	ctx, cancel := context.WithTimeout(ctx, x.c.c.cfg.AttemptTimeout)
 	defer cancel()
@@ -192,8 +188,8 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	return x.ended.Outcome
 }
 
-// abortedBefore is PostgreSQL's state for what follows an error in a transaction: in a row
-// that only the caller has read.
+// abortedBefore is PostgreSQL's state for statements after an error in a transaction, here an
+// error in rows that only the caller has read.
 const abortedBefore = "25P02"
 
 // errNoResponse is the error of a Commit by the handler of a request or message.

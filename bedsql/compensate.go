@@ -15,12 +15,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// CompensateAfter makes a group turn back once it is d old and not delivered everywhere,
-// instead of going on until it is: a job then undoes what was applied (see
-// SoftTransaction.Compensation). d, at least a millisecond, counts on the log's clock from
-// when the group's first entry is written: that is in End, or, under WithTx, the first write.
-// The default is no deadline. It does nothing in a group that records no compensation. Begin
-// returns an error for an immediate soft transaction.
+// CompensateAfter compensates a group that is d old and not delivered everywhere, instead of going
+// on with the delivery. A job then runs the compensations of the applied parts (see
+// SoftTransaction.Compensation). d is at least a millisecond. It counts on the log's clock from
+// the group's first entry: in End or, under WithTx, at the first write. The default is no
+// deadline. It has no effect in a group without a compensation. Begin returns an error for an
+// immediate soft transaction.
 func CompensateAfter(d time.Duration) TxOption {
 	return func(s *SoftTransaction) {
 		if s.turnAfter = d; d < time.Millisecond {
@@ -29,7 +29,7 @@ func CompensateAfter(d time.Duration) TxOption {
 	}
 }
 
-// errUndoResult is what the Result of a compensation gives.
+// errUndoResult is the error of a compensation's Result.
 var errUndoResult = fmt.Errorf("%w: a compensation has no result", ErrStaged)
 
 func notRecorded(why string) error {
@@ -38,7 +38,7 @@ func notRecorded(why string) error {
 
 const nothingToUndo = "the group writes nothing there that it could undo: record the write first"
 
-// undoes says why a statement cannot be recorded, or run, as a compensation.
+// undoes returns an error if a statement cannot be recorded, or run, as a compensation.
 func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 	switch kind := st.class.Kind; {
 	case kind == sqltext.Read && !st.class.Pins:
@@ -63,7 +63,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 	return nil
 }
 
-// newWayBack makes what undoes the group, without any parts.
+// newWayBack makes the compensation of the group, without any parts.
 func newWayBack(s *SoftTransaction, c *connector) *stagedUnit {
 	u := &stagedUnit{c: c}
 	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, TurnAfter: s.turnAfter, Undo: new(txlog.Undo)}
@@ -71,7 +71,7 @@ func newWayBack(s *SoftTransaction, c *connector) *stagedUnit {
 	return u
 }
 
-// joinGroup makes u the next part of the group whose way back is back.
+// joinGroup makes u the next part of the group with the compensation back.
 func joinGroup(u, back *stagedUnit) {
 	if u.unit.Receipt == "" {
 		u.c.leaveReceipt(&u.unit)
@@ -83,7 +83,7 @@ func joinGroup(u, back *stagedUnit) {
 	}
 }
 
-// leaveGroup takes joinGroup back if the way back is gone.
+// leaveGroup reverts joinGroup if the compensation is gone.
 func leaveGroup(u, back *stagedUnit) {
 	if back != nil || u.part == 0 {
 		return
@@ -94,7 +94,7 @@ func leaveGroup(u, back *stagedUnit) {
 	}
 }
 
-// addPart adds what u does to the parts of a way back, and says which it is, from 1.
+// addPart adds the work of u to the parts of a compensation, and returns its number, from 1.
 func addPart(back, u *txlog.Unit) int {
 	back.Undo.Parts = append(back.Undo.Parts, txlog.Part{
 		Unit: u.ID, Receipt: u.Receipt, DataSource: u.DataSource, Settings: u.Settings, Session: u.Session, Account: u.Account, Place: u.Place,
@@ -103,8 +103,8 @@ func addPart(back, u *txlog.Unit) int {
 	return len(back.Undo.Parts)
 }
 
-// stagedWayBack makes the way back of a staged group with these units; nil if nothing was
-// recorded to undo it.
+// stagedWayBack makes the compensation of a staged group with these units; nil if none is
+// recorded.
 func stagedWayBack(ctx context.Context, s *SoftTransaction, units []*stagedUnit) (*stagedUnit, error) {
 	first := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.undo })
 	if first < 0 {
@@ -127,8 +127,7 @@ func stagedWayBack(ctx context.Context, s *SoftTransaction, units []*stagedUnit)
 	return back, nil
 }
 
-// onPart calls f on a connection to where a part of a group was done, with the place of its
-// receipt.
+// onPart calls f on a connection to the data source of a part, with the place of its receipt.
 func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(context.Context, *delivery.Dialect, driver.Conn, *txlog.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
 	i := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.c.target.DataSource == part.DataSource })
 	if i < 0 { // what was recorded there was rolled back
@@ -150,8 +149,8 @@ func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(co
 	})
 }
 
-// lookAtPart asks for the receipt of a part: see besteffort.Group. One that was voided after
-// the part was applied is Found too.
+// lookAtPart looks for the receipt of a part: see besteffort.Group. A receipt voided after the
+// part was applied is Found too.
 func lookAtPart(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r attempt.Receipts) attempt.Outcome {
 	switch found, err := attempt.ReadReceipt(ctx, d, conn, r, part.Receipt); {
 	case err != nil:

@@ -23,26 +23,26 @@ const (
 	// AtLeastOnce applies a write again when it is not known whether it was
 	// applied. It needs idempotent SQL.
 	AtLeastOnce Guarantee = iota
-	// ExactlyOnce applies a write once: every attempt leaves a receipt in the
-	// target's table bed_receipt, in the same local transaction as the write,
-	// and an attempt that meets the receipt applies nothing. Tables without
-	// transactions (MyISAM) cannot be covered. It does not promise any order.
+	// ExactlyOnce applies a write once. Every attempt leaves a receipt in the target's table
+	// bed_receipt, in the same local transaction as the write, and an attempt that meets the
+	// receipt applies nothing. It cannot cover tables without transactions (MyISAM), and does not
+	// promise any order.
 	ExactlyOnce
 )
 
-// PinnedPolicy says what happens to a write on a connection whose session
-// holds state that a retry elsewhere would not see.
+// PinnedPolicy is the policy for a write on a connection whose session holds state that a retry
+// elsewhere would not see.
 type PinnedPolicy uint8
 
 const (
-	// PinnedPassThrough hands it straight to the driver, unlogged and
-	// unretried, with a count and one warning for each connection.
+	// PinnedPassThrough hands the write straight to the driver, unlogged and unretried, with a
+	// count and one warning for each connection.
 	PinnedPassThrough PinnedPolicy = iota
-	// PinnedRefuse answers ErrPinned and sends nothing.
+	// PinnedRefuse returns ErrPinned and sends nothing.
 	PinnedRefuse
 )
 
-// Removal says when the entry of a delivered write is removed.
+// Removal is the time at which the entry of a delivered write is removed.
 type Removal uint8
 
 const (
@@ -51,52 +51,48 @@ const (
 	RemovalByGuarantee Removal = iota
 	// RemovalBeforeReturn removes it before the caller is answered.
 	RemovalBeforeReturn
-	// RemovalAfterReturn removes it after the call returns, together with others. A
-	// crash in between has the job deliver the write again: under ExactlyOnce
-	// it meets its receipt; under AtLeastOnce it may overwrite what was
-	// written since, so choose it there only for writes that allow it.
+	// RemovalAfterReturn removes the entry after the call returns, together with others. After a
+	// crash in between, the job delivers the write again. Under ExactlyOnce that delivery meets
+	// its receipt. Under AtLeastOnce it may overwrite later changes, so choose it there only for
+	// writes that allow it.
 	RemovalAfterReturn
 )
 
-// Logging says when the entry of a write is written: at the latest before the
-// caller is answered, unless the write is applied and needs none. It holds for
-// single writes and for the COMMIT of local transactions, also in immediate soft
-// transactions. A staged soft transaction writes its entries before it sends anything,
-// whatever Logging says: only so is each part of it delivered or parked, or nothing
-// sent at all. What RunUnlogged makes of one whose entries cannot be written, [Staged]
-// says.
+// Logging is the time at which the entry of a write is written: at the latest before the caller is
+// answered, unless the write is applied and needs no entry. It holds for single writes and for the
+// COMMIT of local transactions, also in immediate soft transactions. A staged soft transaction
+// always writes its entries before it sends anything, so that each part is delivered or parked, or
+// nothing is sent at all. For RunUnlogged with a staged transaction see [Staged].
 type Logging uint8
 
 const (
-	// LogBefore writes it before the write is sent: a write that was sent
-	// arrives, even if the process crashes, and one that cannot be logged is not sent
-	// (ErrNotLogged). This is Sharding-JDBC's order.
+	// LogBefore writes the entry before it sends the write. A sent write arrives, even if the
+	// process crashes; a write that cannot be logged is not sent (ErrNotLogged). This is
+	// Sharding-JDBC's order.
 	LogBefore = Logging(besteffort.LogBefore)
-	// LogAlongside writes it while the write is under way, and the caller is
-	// answered when both are done: the time of one round trip instead of two. A
-	// caller that crashes in between leaves an entry, and the job delivers the
-	// write, unless it crashed before the entry arrived. If the entry cannot be
-	// written, a write that is applied returns its Result, with a warning and a
-	// count (Counters.AppliedUnlogged); one that is not applied returns
-	// ErrNotLogged, and one of which neither is known ErrUnknownOutcome.
+	// LogAlongside writes the entry while the write is under way, and answers the caller when both
+	// are done: in the time of one round trip instead of two. If the caller crashes in between,
+	// the job delivers the write, provided that the entry arrived. If the entry cannot be written,
+	// an applied write returns its Result, with a warning and a count (Counters.AppliedUnlogged).
+	// A write that is not applied returns ErrNotLogged, and a write in doubt returns
+	// ErrUnknownOutcome.
 	LogAlongside = Logging(besteffort.LogAlongside)
-	// LogOnFailure writes it only when the write has failed, or its outcome is
-	// not known; then the write is retried and left to the job as ever. A write
-	// that succeeds, or is refused, costs nothing in the log. An answered write is
-	// as safe as under LogBefore; a caller that crashes during a write leaves what
-	// the bare driver leaves: it is applied or not, and nobody knows.
-	// ErrNotLogged and ErrUnknownOutcome are as for LogAlongside.
+	// LogOnFailure writes the entry only when the write has failed, or its outcome is not known;
+	// then the write is retried and left to the job as ever. A write that succeeds, or is refused,
+	// costs nothing in the log. An answered write is as safe as under LogBefore. A caller that
+	// crashes during a write leaves it applied or not, as with the bare driver. ErrNotLogged and
+	// ErrUnknownOutcome have the same meaning as under LogAlongside.
 	LogOnFailure = Logging(besteffort.LogOnFailure)
 )
 
 // Config configures a wrapped driver. The zero value of every field but
 // Storage means its default.
 type Config struct {
-	// Storage keeps the transaction log. Required. It stays the caller's to
-	// close, after the databases that use it.
+	// Storage keeps the transaction log. Required. The caller closes it, after the databases that
+	// use it.
 	Storage txlog.Storage
-	// SyncMaxDeliveryTryTimes is how many retries inside the call follow a
-	// first attempt that failed. Default 3, as in Sharding-JDBC.
+	// SyncMaxDeliveryTryTimes is the number of retries inside the call after a failed first
+	// attempt. Default 3, as in Sharding-JDBC.
 	SyncMaxDeliveryTryTimes int
 	// NoSyncRetry leaves a failed first attempt to the job at once.
 	NoSyncRetry bool
@@ -105,13 +101,13 @@ type Config struct {
 	// Logging is when the entry of a write is written. Default LogBefore.
 	Logging Logging
 
-	// ReceiptRetention is how long a receipt is kept that could not be erased
-	// at once, because an attempt may still come, counted from when the job
-	// finds its entry gone. Default 7 days.
+	// ReceiptRetention is how long to keep a receipt that could not be erased at once because an
+	// attempt may still come. It counts from the time at which the job finds the entry gone.
+	// Default 7 days.
 	ReceiptRetention time.Duration
-	// KeyRetention is how long the receipt of a write under an idempotency key
-	// is kept, and with it the answer, counted from when the job finds that no
-	// entry under the key is left. Default 7 days.
+	// KeyRetention is how long to keep the receipt, with the answer, of a write under an
+	// idempotency key. It counts from the time at which the job finds no entry under the key.
+	// Default 7 days.
 	KeyRetention time.Duration
 
 	// RetryInitial is the pause before the first retry inside the call; it
@@ -119,72 +115,66 @@ type Config struct {
 	RetryInitial time.Duration
 	// RetryMax caps that pause. Default 500 ms.
 	RetryMax time.Duration
-	// AttemptTimeout bounds each attempt inside the call, the first one too, with its
-	// dial, and so a COMMIT, even if the caller's context never ends. An attempt that it
-	// cuts off may have been applied: its connection is closed, nothing more is tried
-	// inside the call, and the caller gets ErrPending (ErrUnknownOutcome where the entry
-	// is not written first and cannot be written then). It should exceed the slowest
-	// write. The statements of a local transaction before its COMMIT, queries and
-	// unlogged writes are not bounded. Default 30 s; negative: none.
+	// AttemptTimeout bounds each attempt inside the call, the first one included, with its dial,
+	// and so a COMMIT, even if the caller's context never ends. An attempt that it cuts off may
+	// have been applied. The connection is then closed, the call tries no more, and the caller
+	// gets ErrPending, or ErrUnknownOutcome if no entry was or can be written. It should exceed
+	// the slowest write. It does not bound queries, unlogged writes, or the statements of a local
+	// transaction before its COMMIT. Default 30 s; negative: no bound.
 	AttemptTimeout time.Duration
 	// RetryTimeout bounds all retries of one write inside the call together;
 	// the caller's context bounds them too. Default 10 s.
 	RetryTimeout time.Duration
-	// Lease is how long an entry belongs to its writer without being renewed. A
-	// writer that is busy renews it; one that vanished holds the job up for
-	// that long. Default 30 s, at least 100 ms.
+	// Lease is how long an entry belongs to its writer without a renewal. A busy writer renews it;
+	// a vanished writer holds the job up for that long. Default 30 s, at least 100 ms.
 	Lease time.Duration
-	// LogTimeout bounds each write to the log once the write itself has run, even
-	// if the caller's context has ended by then; the question to it where the data
-	// source's receipts are; and how long sql.DB.Close waits for removals that
-	// are being repeated. Default 5 s.
+	// LogTimeout bounds each write to the log once the write itself has run, even if the caller's
+	// context has ended by then. It also bounds the look-up of the place of receipts in the log,
+	// and the wait of sql.DB.Close for repeated removals. Default 5 s.
 	LogTimeout time.Duration
-	// RunUnlogged runs a write although its entry could not be written before it,
-	// with an error line for each, instead of answering ErrNotLogged: once, without
-	// a retry, and its caller gets the driver's own error, of whatever kind, or
-	// ErrUnknownOutcome if its context ended while it ran. With
-	// a Logging other than LogBefore it has effect only on staged soft transactions.
-	// Default false.
+	// RunUnlogged runs a write although its entry could not be written before it, instead of
+	// returning ErrNotLogged. It logs an error line for each such write. The write runs once,
+	// without a retry. Its caller gets the driver's own error, or ErrUnknownOutcome if its context
+	// ended during the write. With a Logging other than LogBefore it affects only staged soft
+	// transactions. Default false.
 	RunUnlogged bool
-	// OrderWait is how long a write under WithOrderKey waits in the call while an earlier
-	// one under its key is in the log, before it is left to the job with ErrPending; the
-	// caller's context bounds it too. A local transaction does not wait. Default 0: not at all.
+	// OrderWait is how long a write under WithOrderKey waits in the call for an earlier one under
+	// its key, before it is left to the job with ErrPending. The caller's context bounds the wait
+	// too. A local transaction does not wait. Default 0: no wait.
 	OrderWait time.Duration
-	// Pinned says what happens to a write on a connection that holds session
-	// state. Default PinnedPassThrough.
+	// Pinned is the policy for a write on a connection that holds session state. Default
+	// PinnedPassThrough.
 	Pinned PinnedPolicy
-	// KeepSessionState keeps a connection whose session holds state (a SET, a user
-	// variable, a temporary table, LOCK TABLES, raw access) in the pool as it is, and
-	// the writes of its next users unlogged, as the driver without bed would keep it.
-	// Default false: when it goes back to the pool its session is reset where that
-	// can be done (PostgreSQL), else it is closed; one warning names the first such
-	// statement. A SQLite database in memory is kept, for it would be gone with its
-	// last connection. SQLite's pragmas that are on or off hold no such state: entries
+	// KeepSessionState keeps a connection with session state (a SET, a user variable, a temporary
+	// table, LOCK TABLES, raw access) in the pool as it is, as the driver without bed would do.
+	// Writes of its next users then run unlogged. Default false: when the connection returns to
+	// the pool, PostgreSQL's session is reset and any other connection is closed. One warning
+	// names the first such statement. A SQLite database in memory is always kept, because it would
+	// disappear with its last connection. SQLite's boolean pragmas are no such state: entries
 	// carry them.
 	KeepSessionState bool
-	// Guard says what happens to a write that is not idempotent. Default GuardWarn.
+	// Guard is the policy for a write that is not idempotent. Default GuardWarn.
 	Guard GuardPolicy
-	// Removal says when the entry of a delivered write is removed. Default
-	// RemovalByGuarantee. What waits is bounded and removed when the database
-	// is closed.
+	// Removal is the time at which the entry of a delivered write is removed. Default
+	// RemovalByGuarantee. The number of waiting removals is bounded, and closing the database
+	// completes them.
 	Removal Removal
-	// MaxUnitStatements is how many statements of one local transaction are
-	// kept in the log. A larger transaction runs as ever, but when the answer
-	// to its COMMIT is lost it is parked for an operator instead of delivered
-	// again; under ExactlyOnce its receipt decides. It also bounds the writes for
-	// one data source that a staged soft transaction takes. Default 1000, at most
+	// MaxUnitStatements is how many statements of one local transaction the log keeps. A larger
+	// transaction runs as ever. But when the answer to its COMMIT is lost, it is parked for an
+	// operator instead of delivered again; under ExactlyOnce its receipt decides. It also bounds
+	// the writes for one data source in a staged soft transaction. Default 1000, at most
 	// txlog.MaxStatements.
 	MaxUnitStatements int
 	// MaxUnitBytes is the same limit in bytes of SQL and parameters. The packet
 	// limit of the log's database should exceed it. Default 4 MiB.
 	MaxUnitBytes int
 
-	// Bus spreads events of every write to listeners. Default nil: none.
+	// Bus spreads events of every write to listeners. Default nil: no events.
 	Bus *listener.Bus
-	// Counters count what happens to writes. Default nil: nothing is counted.
+	// Counters count the outcomes of writes. Default nil: nothing is counted.
 	Counters *Counters
-	// Logger takes what an operator should know; never a parameter's value.
-	// Default logrus's standard logger.
+	// Logger receives messages for the operator, without values of parameters. Default logrus's
+	// standard logger.
 	Logger logrus.FieldLogger
 }
 

@@ -48,7 +48,7 @@ func TestConfigMistakesAreRefusedByName(t *testing.T) {
 			t.Errorf("NewConnector with a wrong %s: %v, want an error that names it", c.want, err)
 		}
 	}
-	// Nothing was registered by a call that failed.
+	// The failed call registered nothing.
 	if err := bedsql.RegisterDriver(name, parseFake, bedsql.Config{Storage: storage, Lease: 100 * time.Millisecond}); err != nil {
 		t.Errorf("the name of refused registrations is taken, or the shortest lease is refused: %v", err)
 	}

@@ -21,24 +21,23 @@ type Conn struct {
 	c *connector
 	// inner is the driver's own connection, nil until first use.
 	inner driver.Conn
-	// session is inner with what its dialect remembers of it.
+	// session is inner with its dialect's memory of it.
 	session attempt.Session
-	// has holds the interfaces of inner that every call needs; nil where inner
-	// lacks one.
+	// has holds the interfaces of inner for every call, each nil if inner lacks it.
 	has struct {
 		driver.ExecerContext
 		driver.QueryerContext
 		driver.SessionResetter
 		driver.Validator
 	}
-	// dead says that inner must not be used again. It is never redialled in
-	// place, because what its session held is gone.
+	// dead means that inner must not be used again. It is never redialled in place, because the
+	// state of its session is gone.
 	dead bool
-	// nextTx says that MySQL's SET TRANSACTION was sent. It is for the application's
-	// next transaction, and bed's own questions would be that.
+	// nextTx means that MySQL's SET TRANSACTION was sent. It is for the application's next
+	// transaction, and bed's own queries would use it up.
 	nextTx bool
-	// stmts are the prepared statements, for a driver that looks there for each
-	// text it is given (see delivery.Dialect.PreparedByText).
+	// stmts are the prepared statements, for a driver that looks for each text among them (see
+	// delivery.Dialect.PreparedByText).
 	stmts []*stmt
 	// recent is the text it was given last.
 	recent sqltext.Recent
@@ -48,11 +47,10 @@ type Conn struct {
 	// noReceipts is why the table of receipts was not found before the last
 	// transaction began.
 	noReceipts error
-	// stagedTx is the local transaction of a staged soft transaction, which
-	// only records.
+	// stagedTx is the local transaction of a staged soft transaction, which only records.
 	stagedTx *stagedTx
-	// spare is a closed statement to be used for the next one: where a driver
-	// says ErrSkip, database/sql prepares one for each query.
+	// spare is a closed statement for reuse: if a driver returns ErrSkip, database/sql prepares a
+	// statement for each query.
 	spare *convertingStmt
 }
 
@@ -68,15 +66,15 @@ var (
 	_ driver.Validator          = (*Conn)(nil)
 )
 
-// Raw gives the driver's own connection, dialled if need be:
+// Raw returns the driver's own connection, and dials it if needed:
 //
 //	err := sqlConn.Raw(func(dc any) error {
 //		inner, err := dc.(*bedsql.Conn).Raw(ctx)
 //		…
 //	})
 //
-// What is done with it cannot be seen, so from then on writes on this
-// connection run unlogged (see Config.Pinned).
+// bed cannot see how you use it, so from then on writes on this connection run unlogged (see
+// Config.Pinned).
 func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 	if err := c.ensure(ctx); err != nil {
 		return nil, err
@@ -88,8 +86,8 @@ func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 	return c.inner, nil
 }
 
-// KeyRetention is how long an answer is kept under an idempotency key
-// ([Config].KeyRetention), or why this database can keep none.
+// KeyRetention is how long an answer is kept under an idempotency key ([Config].KeyRetention). The
+// error means that this database cannot keep answers.
 func (c *Conn) KeyRetention() (time.Duration, error) {
 	return c.c.cfg.KeyRetention, leavesReceipts(c.c.dialect, c.c.target.DataSource)
 }
@@ -105,8 +103,8 @@ func (c *Conn) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Config gives the configuration with which the connection's database was opened, with its
-// defaults. Reach it by [database/sql.Conn.Raw].
+// Config returns the configuration of the connection's database, with its defaults. Reach it by
+// [database/sql.Conn.Raw].
 func (c *Conn) Config() Config { return c.c.cfg }
 
 // ResetSession implements driver.SessionResetter.
@@ -149,8 +147,8 @@ func (c *Conn) Close() error {
 	return c.session.Close()
 }
 
-// CheckNamedValue implements driver.NamedValueChecker: the driver's own check,
-// or what the dialect knows of it while the connection has not been dialled.
+// CheckNamedValue implements driver.NamedValueChecker. It uses the driver's own check, or the
+// dialect's check before the connection is dialled.
 func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 	if c.inner != nil {
 		if n, ok := c.inner.(driver.NamedValueChecker); ok {
@@ -178,7 +176,7 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 // QueryContext implements driver.QueryerContext.
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	class := c.read(ctx, query)
-	// What route comes to in the end for most statements.
+	// For most statements route would come to this in the end.
 	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
 		return c.has.QueryContext(ctx, query, args)
 	}
@@ -186,7 +184,7 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return r.Rows, err
 }
 
-// route sends a statement the way that it has to go.
+// route sends a statement along the right path.
 func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
 	if under.own != nil {
 		return c.runOwn(ctx, under.own, s)
@@ -225,8 +223,8 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 	return c.submit(ctx, under, s, c.c.deliverer)
 }
 
-// runOwn runs a statement of bed's own in the open transaction, in which it writes an
-// entry of a soft transaction's.
+// runOwn runs a statement of bed's own in the open transaction, to write an entry of a soft
+// transaction.
 func (c *Conn) runOwn(ctx context.Context, h *home, s statement) (r attempt.Reply, err error) {
 	if err := h.meet(c); err != nil {
 		return r, err
@@ -247,7 +245,7 @@ func (c *Conn) runOwn(ctx context.Context, h *home, s statement) (r attempt.Repl
 	return r, err
 }
 
-// read says what a text is to the session.
+// read classifies a text for the session.
 func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	class := c.recent.Get(c.c.texts, query)
 	if !class.ByQuoting {
@@ -258,14 +256,14 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	defer cancel()
 	switch {
 	case c.ready(bounded) != nil:
-		// There is no session to ask, and nothing has run. What is a write by any
-		// reading is logged as one; the session that runs it reads its quotes.
+		// There is no session to ask, and nothing has run. A text that every reading takes for a
+		// write is logged as one, and read again by its session.
 		if class, ok := sqltext.AsWrite(d.Flavor, query); ok && !c.dead {
 			return class
 		}
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting == nil && c.pinned != "":
-		// It is unknown what it is, so it is not logged.
+		// The text is unknown, so it is not logged.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
 		return sqltext.ClassifyAs(d.Flavor, d.Quoting(c.inner), query)
@@ -273,7 +271,7 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	return sqltext.ClassifyAs(d.Flavor, c.session.Facts.Quoting, query)
 }
 
-// stagedIn gives the staged soft transaction that a statement belongs to.
+// stagedIn returns the staged soft transaction of a statement.
 func (c *Conn) stagedIn(under scope) *SoftTransaction {
 	if c.stagedTx != nil {
 		return c.stagedTx.soft
@@ -289,9 +287,9 @@ func (c *Conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
 
-// PrepareContext implements driver.ConnPrepareContext. A write that cannot be
-// prepared now but may be later (the database is out of reach, or answers that
-// it is starting up or full) is prepared later: it is met by Exec, which logs it.
+// PrepareContext implements driver.ConnPrepareContext. It defers a write that cannot be prepared
+// now but may be later (the database is unreachable, starting up or full). Exec then meets the
+// error, and logs the write.
 func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	fresh := c.inner == nil
 	class := c.read(ctx, query)
@@ -305,7 +303,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 			c.failedInTx(ctx, err, true) // this may be the error that says that the transaction is gone
 		}
 		if errors.Is(err, driver.ErrBadConn) && !fresh {
-			// Nothing was logged yet: database/sql may take another connection.
+			// Nothing was logged yet: database/sql may use another connection.
 			return nil, err
 		}
 		why := c.c.dialect.DialClass(err)
@@ -367,8 +365,8 @@ func (c *Conn) ensure(ctx context.Context) error {
 	return nil
 }
 
-// ready is ensure for calls that need not be refused on a dead connection: the
-// driver itself says what is wrong with it.
+// ready is ensure for calls that may run on a dead connection: the driver itself returns the
+// error.
 func (c *Conn) ready(ctx context.Context) error {
 	if c.inner != nil {
 		return nil
@@ -376,9 +374,9 @@ func (c *Conn) ready(ctx context.Context) error {
 	return c.ensure(ctx)
 }
 
-// onOwn runs an attempt on the connection, and takes the connection out of use
-// if the attempt lost it or the driver panicked: a transaction may be open on it,
-// which the next attempt would commit.
+// onOwn runs an attempt on the connection. It takes the connection out of use if the attempt lost
+// it or the driver panicked: a transaction may be open on it, and the next attempt would commit
+// that.
 func (c *Conn) onOwn(f func() attempt.Outcome) attempt.Outcome {
 	lost := true
 	defer func() {
@@ -393,8 +391,8 @@ func (c *Conn) onOwn(f func() attempt.Outcome) attempt.Outcome {
 
 var errNoOther = errors.New("bed: the connection is gone, and another one would reach another database (:memory:)")
 
-// onChecked runs f as a further attempt on a connection that was checked: the
-// caller's own while it answers, else one of the pool.
+// onChecked runs f as a further attempt on a checked connection: the caller's own while it
+// answers, otherwise one of the pool.
 func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
 	if !c.dead {
 		if err := c.ensure(ctx); err != nil {
@@ -425,33 +423,32 @@ func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
 	return out
 }
 
-// discard is kill for a connection that may hold an open transaction: what the
-// caller still sends there must not end it.
+// discard is kill for a connection that may hold an open transaction: the caller's further
+// statements must not end it.
 func (c *Conn) discard() {
 	c.kill()
 	_ = c.session.Close()
 }
 
-// pins says why a connection's writes run unlogged: its session holds state that
+// pins holds the reason for a connection's writes to run unlogged: its session has state that
 // another one would not see.
 type pins struct {
-	// pinned says why; empty if they do not.
+	// pinned is the reason; empty if writes are logged.
 	pinned string
-	// pinnedBy is the statement that left the state behind; empty for none.
+	// pinnedBy is the statement that left the state behind; it may be empty.
 	pinnedBy string
-	// warned: the one warning about it was given.
+	// warned means that the one warning about it was given.
 	warned bool
 }
 
-// controlledByText is why a connection is pinned by a statement that begins or ends a
-// transaction.
+// controlledByText is the reason after a statement that begins or ends a transaction.
 const controlledByText = "a statement began or ended a transaction, which only BeginTx, Commit and Rollback do with a log"
 
-// sessionState is why a connection is pinned by a statement of which no more is known.
+// sessionState is the reason after a statement of unknown effect.
 const sessionState = "the session holds state that another connection would not see"
 
-// pin makes writes on this connection run unlogged from now on. by is the statement
-// that left state behind in the session; empty for what no reset is seen to end.
+// pin makes writes on this connection run unlogged from now on. by is the statement that left
+// state behind in the session; it is empty if a reset may not end that state.
 func (c *Conn) pin(why, by string) {
 	if t := c.tx; t != nil {
 		if by == "" {
@@ -465,7 +462,7 @@ func (c *Conn) pin(why, by string) {
 	}
 }
 
-// pinBy is pin by a statement: its beginning shows what it leaves behind.
+// pinBy is pin by a statement: its beginning shows the kind of state.
 func (c *Conn) pinBy(s statement) {
 	start, why := strings.ToUpper(s.SQL[:min(len(s.SQL), 200)]), sessionState
 	switch kind := s.class.Kind; {
@@ -479,8 +476,8 @@ func (c *Conn) pinBy(s statement) {
 	c.pin(why, s.SQL)
 }
 
-// carry notes what s, after which the session is not as before, changed in it: the
-// entries of the connection's further writes carry it, unless they cannot.
+// carry notes the change of the session by s. The entries of the connection's further writes carry
+// the change if they can.
 func (c *Conn) carry(ctx context.Context, s statement) {
 	if carried := c.c.dialect.Carried; carried != nil && c.pinned == "" && (s.class.Kind == sqltext.Session || s.class.Kind == sqltext.Multi) {
 		if settings, apply, ok := carried(ctx, c.inner, c.c.target.Settings, s.SQL); ok {
@@ -499,14 +496,13 @@ func (c *Conn) keepsState() bool {
 	return c.pinned == "" || c.c.cfg.KeepSessionState || c.c.target.NoSideConnection || c.c.target.InMemory
 }
 
-// resettable reports whether a reset of the session ends all of it: what was done
-// with the driver's own connection may have changed that as well.
+// resettable reports whether a reset of the session ends all of its state. Code with the driver's
+// own connection may have left state beyond that.
 func (c *Conn) resettable() bool {
 	return c.pinnedBy != "" && c.c.dialect.Reset != nil && !c.c.foreign
 }
 
-// resetPinned readies a pinned connection for its next user; false if that is not
-// possible.
+// resetPinned readies a pinned connection for its next user; false if it cannot.
 func (c *Conn) resetPinned(ctx context.Context) bool {
 	d := c.c.dialect
 	open := d.Idle != nil && !d.Idle(c.inner) // a transaction, which would undo the reset
@@ -519,8 +515,7 @@ func (c *Conn) resetPinned(ctx context.Context) bool {
 	return true
 }
 
-// warnReturned warns once of what happens to pinned connections that go back to the
-// pool.
+// warnReturned warns once about pinned connections that return to the pool.
 func (c *Conn) warnReturned(message string) {
 	if c.c.returned.Swap(true) {
 		return
@@ -535,20 +530,18 @@ func (c *Conn) warnReturned(message string) {
 
 const wasClosed = "bed: a connection whose session holds state was closed when it went back to the pool"
 
-// statement is a statement with what it was read as. A prepared one has its
-// arguments when it is run.
+// statement is a statement with its class. A prepared one gets its arguments when it runs.
 type statement struct {
 	delivery.Call
 	class sqltext.Class
 	// rows: it was sent through Query.
 	rows bool
-	// late is the stmt if it could not be prepared when the application asked for
-	// it, and has not been prepared since.
+	// late is the stmt if it could not be prepared at the application's request, and is still
+	// unprepared.
 	late *stmt
 }
 
-// asText is a statement that was given as text. A write is sent as prepared where
-// the driver would do so.
+// asText is a statement given as text. A write is sent as prepared if the driver would do so.
 func (c *Conn) asText(query string, class sqltext.Class, args []driver.NamedValue, rows bool) statement {
 	s := statement{Call: delivery.Call{SQL: query, Args: args}, class: class, rows: rows}
 	for _, open := range c.stmts {
@@ -560,8 +553,8 @@ func (c *Conn) asText(query string, class sqltext.Class, args []driver.NamedValu
 	return s
 }
 
-// send runs s on the bare connection, as a prepared statement if it is one.
-// before is as for attempt.Send.
+// send runs s on the bare connection, as a prepared statement if it is one. before means the same
+// as for attempt.Send.
 func (c *Conn) send(ctx context.Context, s statement) (res driver.Result, before bool, err error) {
 	if err := s.prepareLate(ctx); err != nil {
 		return nil, true, err
@@ -570,8 +563,8 @@ func (c *Conn) send(ctx context.Context, s statement) (res driver.Result, before
 	return r.Result, before, err
 }
 
-// sendOnce hands s to the driver as database/sql would: driver.ErrSkip comes back as
-// it is, unless s is a prepared statement, which must not skip.
+// sendOnce hands s to the driver as database/sql would. It returns driver.ErrSkip as it is, but a
+// prepared statement must not skip.
 func (c *Conn) sendOnce(ctx context.Context, s statement) (r attempt.Reply, err error) {
 	if err := s.prepareLate(ctx); err != nil {
 		return r, err

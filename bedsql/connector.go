@@ -25,13 +25,12 @@ import (
 // Bounds of the cache of read statement texts, for each connector.
 const cachedTexts = 2048
 
-// NewConnector wraps a target's connector for sql.OpenDB. target must have a
-// Connector, and a DataSource: the name by which the log and the job's
-// configuration know the database. The databases' packages have a NewConnector
-// that knows their Dialect; without a Dialect, errors are read by their SQLSTATE
-// alone, statements as standard SQL, and ExactlyOnce is an error. If the Settings differ from those of the
-// job's target, the job delivers only if that target has a With. Mistakes in cfg
-// are errors, all at once.
+// NewConnector wraps a target's connector for sql.OpenDB. target must have a Connector, and a
+// DataSource, the name of the database in the log and in the job's configuration. The databases'
+// packages have a NewConnector that sets their Dialect. Without a Dialect, errors are classified
+// by their SQLSTATE alone, statements are read as standard SQL, and ExactlyOnce is an error. If
+// the Settings differ from those of the job's target, the job delivers only to a target with a
+// With. Mistakes in cfg are errors, all at once.
 func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) {
 	if target.Connector == nil {
 		return nil, errors.New("bed: the connector to wrap is nil")
@@ -47,38 +46,38 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 	return wrap, nil
 }
 
-// connector is one opened database: what its connections share.
+// connector is one opened database: the state that its connections share.
 type connector struct {
 	target    delivery.Target
 	dialect   *delivery.Dialect
 	cfg       Config
 	texts     *sqltext.Cache
 	deliverer *besteffort.Deliverer
-	// receipts say how the receipts of writes through this connector are written.
+	// receipts describe the receipts of writes through this connector.
 	receipts attempt.Receipts
-	// receiptPlace is where the table of receipts is; nil until it is found.
+	// receiptPlace is the place of the table of receipts; nil until it is found.
 	receiptPlace atomic.Pointer[receiptPlace]
-	// session is what the session resolved to that was dialled last; nil before.
+	// session is the resolved session of the last dial; nil before.
 	session atomic.Pointer[string]
 	guard   *guard
-	// corrected: a log line has named the settings of the server that were overridden.
+	// corrected means that a log line has named the overridden settings of the server.
 	corrected atomic.Bool
-	// reused counts the requests that were refused because of their keys.
+	// reused counts the requests refused because of their keys.
 	reused atomic.Int64
-	// warned: a log line has said what is wrong with the server's product.
+	// warned means that a log line has named the trouble with the server's product.
 	warned atomic.Bool
-	// returned: a log line has said what happens to connections whose session holds
+	// returned means that a log line has described the treatment of connections with session
 	// state.
 	returned atomic.Bool
-	// foreign says that the application made the connector, which may do more to
-	// a session than its DSN says.
+	// foreign means that the connector comes from the application and may change a session beyond
+	// its DSN.
 	foreign bool
 	pool    *connPool
 	log     logrus.FieldLogger
 	driver  driver.Driver
 
-	// origin is the connector that the application opened, if this is the same for
-	// connections whose settings were changed, by the statements of changes.
+	// origin is the application's connector, if this one serves connections with changed settings.
+	// changes are the statements behind the changes.
 	origin  *connector
 	changes []string
 	mu      sync.Mutex
@@ -162,7 +161,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	return c, nil
 }
 
-// leavesReceipts says why a write to a dialect's database cannot leave a receipt.
+// leavesReceipts returns an error if a write to a dialect's database cannot leave a receipt.
 func leavesReceipts(d *delivery.Dialect, dataSource string) error {
 	if d.ReceiptDuplicate != nil {
 		return nil
@@ -171,8 +170,8 @@ func leavesReceipts(d *delivery.Dialect, dataSource string) error {
 		"open it by bedsql/mysql, bedsql/postgres or bedsql/sqlite, or choose AtLeastOnce", d.Name, dataSource)
 }
 
-// refuseSharedFile keeps a SQLite log out of the target's own file: writing the
-// entry would wait for the write, which waits for the entry.
+// refuseSharedFile keeps a SQLite log out of the target's own file, because the entry and the
+// write would wait for each other.
 func refuseSharedFile(target delivery.Target, cfg Config) error {
 	s, ok := cfg.Storage.(interface {
 		Driver() string
@@ -193,7 +192,7 @@ func refuseSharedFile(target delivery.Target, cfg Config) error {
 	return nil
 }
 
-// resolved is path without symbolic links, also of a file that is not there yet.
+// resolved returns path without symbolic links, even if the file does not exist yet.
 func resolved(path string) string {
 	if p, err := filepath.EvalSymlinks(path); err == nil {
 		return p
@@ -204,18 +203,16 @@ func resolved(path string) string {
 	return path
 }
 
-// Connect implements driver.Connector. It dials nothing: a database that is
-// down must be met by the write that is to be logged, not before it. The
-// connection dials on first use.
+// Connect implements driver.Connector. It does not dial: a write must meet a database that is
+// down, because only the write is logged. The connection dials on first use.
 func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	return &Conn{c: c}, nil
 }
 
 func (c *connector) Driver() driver.Driver { return c.driver }
 
-// Close implements io.Closer: sql.DB.Close calls it. It waits a little for
-// removals of the log that were being repeated, and closes the wrapped
-// connector if that can be closed.
+// Close implements io.Closer: sql.DB.Close calls it. It waits a little for repeated removals from
+// the log, and closes the wrapped connector too if it can.
 func (c *connector) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.LogTimeout)
 	defer cancel()
@@ -232,7 +229,7 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// dial opens a bare connection, with what its session said of itself.
+// dial opens a bare connection, with the facts of its session.
 func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	conn, facts, err := c.target.Dial(ctx)
 	if facts.Corrected != "" && !c.corrected.Swap(true) {
@@ -253,9 +250,9 @@ func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	return attempt.Session{Conn: conn, Facts: facts}, err
 }
 
-// dialClass is the class of a failed dial. A refusal is final only until one dial has
-// succeeded: after that a log-in is refused because credentials rotate, an account is locked
-// or a database is restored, and a write waits for that in the log, as the job does.
+// dialClass is the class of a failed dial. A refusal is final only until one dial has succeeded.
+// After that a log-in fails because credentials rotate, an account is locked or a database is
+// restored. A write waits for the end of that in the log, as the job does.
 func (c *connector) dialClass(err error) delivery.Class {
 	class := c.dialect.DialClass(err)
 	if class == delivery.Refused && (c.origin != nil || c.session.Load() != nil) {
@@ -264,8 +261,8 @@ func (c *connector) dialClass(err error) delivery.Class {
 	return class
 }
 
-// with gives the connector for a connection of c's whose settings were changed by
-// the statement change; nil if there are too many.
+// with returns the connector for a connection of c after the statement change has changed its
+// settings; nil if there are too many.
 func (c *connector) with(settings, change string) *connector {
 	origin := c
 	if c.origin != nil {
@@ -303,7 +300,7 @@ func (c *connector) with(settings, change string) *connector {
 // sendsMessages reports whether the connector's data source is a broker.
 func (c *connector) sendsMessages() bool { return c.dialect.Flavor == txlog.FlavorMessages }
 
-// leftOpen is the error of a write that was to run unlogged.
+// leftOpen is the error of an unlogged write.
 func (c *connector) leftOpen(err error) error {
 	if err == nil {
 		return nil

@@ -6,18 +6,18 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// scope is what a context says of the writes under it.
+// scope holds a context's settings for the writes under it.
 type scope struct {
 	soft *SoftTransaction
 	// undo: they are recorded as compensations of soft's parts.
 	undo bool
 	key  *IdempotencyKey
-	// skip says that they go straight to the driver.
+	// skip means that they go straight to the driver.
 	skip bool
-	// guarantee is theirs if the context names one.
+	// guarantee is their guarantee if the context names one.
 	guarantee     Guarantee
 	withGuarantee bool
-	// logging is theirs if the context names one.
+	// logging is their Logging if the context names one.
 	logging     Logging
 	withLogging bool
 	// required is how many rows each of them must change.
@@ -25,7 +25,7 @@ type scope struct {
 	// order is their order key, if they are ordered.
 	order   string
 	ordered bool
-	// own: what runs is bed's own, and writes an entry within that transaction.
+	// own is set for bed's own statements, which write an entry in that transaction.
 	own *home
 	// id is the message's, and its entry's.
 	id string
@@ -42,62 +42,56 @@ func scopeOf(ctx context.Context) scope {
 
 func (s scope) in(ctx context.Context) context.Context { return context.WithValue(ctx, scopeKey{}, &s) }
 
-// WithGuarantee returns a context under which writes have the guarantee g instead
-// of Config.Guarantee. A local transaction takes it from the context of its
-// BeginTx or BEGIN; where autocommit is off and nothing begins it, from Config.
+// WithGuarantee returns a context under which writes have the guarantee g instead of
+// Config.Guarantee. A local transaction takes it from the context of its BeginTx.
 func WithGuarantee(ctx context.Context, g Guarantee) context.Context {
 	s := scopeOf(ctx)
 	s.guarantee, s.withGuarantee = g, true
 	return s.in(ctx)
 }
 
-// WithLogging returns a context under which the entries of writes are written as
-// l says instead of Config.Logging. A local transaction takes it from the context
-// of its BeginTx or BEGIN; where autocommit is off and nothing begins it, from
-// Config. Staged soft transactions always log first.
+// WithLogging returns a context under which entries are written at the time l instead of
+// Config.Logging. A local transaction takes it from the context of its BeginTx. Staged soft
+// transactions always log first.
 func WithLogging(ctx context.Context, l Logging) context.Context {
 	s := scopeOf(ctx)
 	s.logging, s.withLogging = l, true
 	return s.in(ctx)
 }
 
-// Unlogged returns a context under which writes go straight to the driver,
-// unlogged and unretried. A local transaction of which only some statements
-// were skipped is not delivered again when the answer to its COMMIT is lost: it
-// is parked.
+// Unlogged returns a context under which writes go straight to the driver, unlogged and unretried.
+// A local transaction with some statements under Unlogged is not delivered again when the answer
+// to its COMMIT is lost: it is parked.
 func Unlogged(ctx context.Context) context.Context {
 	s := scopeOf(ctx)
 	s.skip = true
 	return s.in(ctx)
 }
 
-// RequireRows returns a context under which each write must change exactly n rows. One
-// that changes another number is rolled back and refused with a *RowsError:
+// RequireRows returns a context under which each write must change exactly n rows. A write that
+// changes another number is rolled back and refused with a *RowsError:
 //
 //	ctx = bedsql.RequireRows(ctx, 1)
 //	_, err := db.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = ? AND n >= 1", id)
 //
-// The requirement belongs to the write: every attempt checks it before its COMMIT, also
-// those of a staged soft transaction, of retries and of the job, and under an
-// idempotency key it is part of the request. A refusal after an attempt of unknown
-// outcome proves nothing, for that one may have changed the rows: the write is parked,
-// unless a receipt decides it (ExactlyOnce).
+// The requirement belongs to the write: every attempt checks it before its COMMIT, also in staged
+// soft transactions, in retries and in the job. Under an idempotency key it is part of the
+// request. A refusal after an attempt of unknown outcome proves nothing, because that attempt may
+// have changed the rows. The write is then parked, unless a receipt decides it (ExactlyOnce).
 //
-// In a local transaction the write returns the *RowsError and its Commit rolls back and
-// returns it again, unless the application has rolled back to a savepoint before the
-// write.
+// In a local transaction the write returns the *RowsError. Its Commit rolls back and returns the
+// error again, unless the application has rolled back to a savepoint before the write.
 //
-// A write outside any local transaction runs in one of its own: BEGIN, the write and
-// COMMIT, but in one round trip to MariaDB. Tables without transactions (MyISAM) cannot
-// be rolled back. How many rows changed is what RowsAffected gives; of a write sent
-// through Query it is how many rows it returns. MySQL and MariaDB do not count a row
-// that an UPDATE leaves as it was, unless the DSN says clientFoundRows=true; they count
-// 2 for a row that ON DUPLICATE KEY UPDATE changes.
+// A write outside any local transaction runs in one of its own: BEGIN, the write and COMMIT, but
+// in one round trip to MariaDB. Tables without transactions (MyISAM) cannot be rolled back. The
+// number of changed rows is RowsAffected; for a write sent through Query it is the number of
+// returned rows. MySQL and MariaDB do not count a row that an UPDATE leaves as it was, unless the
+// DSN has clientFoundRows=true. They count 2 for a row changed by ON DUPLICATE KEY UPDATE.
 //
-// What cannot be checked is refused before it is sent: several statements in one text,
-// CALL and the like, and writes outside a local transaction on a connection whose session
-// holds state, where a transaction could not be begun safely. Queries, DDL and transaction
-// control are not concerned. A negative n is an error of the write. The innermost
+// Some statements cannot be checked and are refused before they are sent: several statements in
+// one text, CALL and the like, and writes outside a local transaction on a connection whose
+// session holds state, because a transaction could not be begun safely there. Queries, DDL and
+// transaction control are unaffected. A negative n is an error of the write. The innermost
 // RequireRows or AtLeastRows counts; AtLeastRows(ctx, 0) requires nothing.
 func RequireRows(ctx context.Context, n int64) context.Context {
 	s := scopeOf(ctx)

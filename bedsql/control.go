@@ -16,8 +16,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// control runs what is not DML: it passes through, and what it means for the
-// session and the open transaction is noted.
+// control runs a statement other than DML. The statement passes through, and control notes its
+// effect on the session and the open transaction.
 func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
 	if c.stagedTx != nil {
 		if handled, err := c.stagedTx.control(s.class); handled {
@@ -65,9 +65,9 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 	return r, err
 }
 
-// admit refuses what must not be sent: into a transaction that the database has
-// rolled back on its own, anything but its end; and what would have writes run
-// unlogged where they must not.
+// admit refuses statements that must not be sent. After the database has rolled a transaction back
+// on its own, it allows only the transaction's end. It also refuses statements that would make
+// writes run unlogged against the configuration.
 func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if c.dead && c.tx == nil {
 		return driver.ErrBadConn // it could commit what is still open
@@ -113,8 +113,8 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	return nil
 }
 
-// writesUnlogged says why the writes in or before s, which is not DML itself, run
-// unlogged; empty if there are none.
+// writesUnlogged returns the reason for writes in or before s to run unlogged, although s is not
+// DML itself; empty without such writes.
 func (c *Conn) writesUnlogged(s statement) string {
 	switch {
 	case s.class.Kind == sqltext.Control && c.tx != nil && len(c.tx.statements) > 0:
@@ -125,7 +125,7 @@ func (c *Conn) writesUnlogged(s statement) string {
 	return ""
 }
 
-// endsWithin reports whether one of several statements begins as one does that ends a
+// endsWithin reports whether one of several statements begins with a word that may end a
 // transaction.
 func endsWithin(f txlog.Flavor, text string) bool {
 	first := true
@@ -140,7 +140,7 @@ func endsWithin(f txlog.Flavor, text string) bool {
 	return false
 }
 
-// failed notes what a failed statement may have left behind.
+// failed notes the possible effects of a failed statement.
 func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
 	switch {
@@ -151,8 +151,8 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 	}
 }
 
-// observe notes what a statement left behind in the session and the open
-// transaction. err is its own.
+// observe notes the effect of a statement on the session and the open transaction. err is the
+// statement's error.
 func (c *Conn) observe(ctx context.Context, under scope, s statement, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
@@ -199,9 +199,9 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 
 const notPlainDML = "it holds a statement that is not plain DML"
 
-// byText notes a statement that begins or ends a transaction, with its error. It is not
-// followed: what runs in the session from now on is unlogged, and so is the rest of a local
-// transaction that was open.
+// byText notes a statement that begins or ends a transaction, with its error. bed does not follow
+// such a transaction. From now on everything in the session runs unlogged, and so does the rest of
+// an open local transaction.
 func (c *Conn) byText(s statement, err error) {
 	if t := c.tx; t != nil && (err != nil || s.class.Kind != sqltext.Rollback) {
 		t.tell(homeUnknown, time.Now())
@@ -276,9 +276,9 @@ func (c *Conn) begins(ctx context.Context) error {
 
 var errBegun = errors.New("bed: nothing was begun: a local transaction is open on this connection")
 
-// beforeBegin looks for the table of receipts before a transaction begins:
-// creating it later would commit the transaction where DDL does. If there is
-// none, the transaction's first write gets the error: it may only read.
+// beforeBegin looks for the table of receipts before a transaction begins, because creating it
+// later would commit the transaction on some databases. If there is no table, the transaction's
+// first write gets the error: the transaction may only read.
 func (c *Conn) beforeBegin(ctx context.Context, under scope) {
 	if c.pinned != "" || under.skip || !under.exactlyOnce(&c.c.cfg) {
 		return
@@ -289,8 +289,7 @@ func (c *Conn) beforeBegin(ctx context.Context, under scope) {
 	}
 }
 
-// withoutReceipts says why the open transaction can leave no receipt; nil if it
-// can, or need not.
+// withoutReceipts returns an error if the open transaction needs to leave a receipt and cannot.
 func (c *Conn) withoutReceipts() error {
 	switch {
 	case !c.tx.receipt || c.c.receiptPlace.Load() != nil:
@@ -311,14 +310,14 @@ func (c *Conn) open(ctx context.Context) *localTx {
 	return c.tx
 }
 
-// closed forgets the local transaction, which has ended one way or another.
+// closed forgets the local transaction, which has ended in some way.
 func (c *Conn) closed() {
 	c.tx.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
 	c.tx = nil
 }
 
-// failedInTx notes what an error inside a local transaction means for what
-// follows. The error itself is the caller's.
+// failedInTx notes the consequences of an error inside a local transaction. The error itself goes
+// to the caller.
 func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.Outcome {
 	out := attempt.Failed(c.c.dialect, err, before)
 	if out.ConnLost {
@@ -330,8 +329,8 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.O
 		return out
 	}
 	if c.c.dialect.Flavor == txlog.FlavorPostgres && dberr.Of(err).State != "" {
-		// Without a SQLSTATE the driver refused it (an argument that does not
-		// fit) and the server's transaction is as good as before.
+		// Without a SQLSTATE the driver refused it (an argument that does not fit), and the
+		// server's transaction is unaffected.
 		t.state = txAborted
 	}
 	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
@@ -362,8 +361,8 @@ func (c *Conn) endByDDL(ctx context.Context, under scope, s statement) (res driv
 		}
 		return end
 	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
-	// A retry delivers the unit, and a soft transaction may swallow what became
-	// of it; neither runs the statement that was to commit it.
+	// A retry delivers the unit, and a soft transaction may swallow its outcome. Neither runs the
+	// committing statement.
 	if failed = own; err != nil && (!swallowed || res == nil && own == nil) {
 		failed = err
 	}
@@ -377,9 +376,9 @@ func (c *Conn) endByDDL(ctx context.Context, under scope, s statement) (res driv
 	return res, failed
 }
 
-// afterImplicitCommit says how the open transaction ended when a statement that
-// commits implicitly failed with out's error. committed reports that it did
-// commit. If that is unknown, the connection is closed.
+// afterImplicitCommit finds out how the open transaction ended after a statement with an implicit
+// commit failed with out's error. committed reports that it did commit. If the outcome is unknown,
+// it closes the connection.
 func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (end ending, committed bool) {
 	state := delivery.Committed
 	if after := c.c.dialect.AfterImplicitCommit; after != nil {
@@ -397,8 +396,8 @@ func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (en
 	}
 }
 
-// rolledBack ends the local transaction by ROLLBACK and gives its error, after
-// which the connection is not used again: the transaction may still be open.
+// rolledBack ends the local transaction by ROLLBACK and returns its error. After an error the
+// connection is not used again: the transaction may still be open.
 func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
 	err := attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
 	if !attempt.RolledBack(c.c.dialect, err) {
@@ -408,7 +407,7 @@ func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
 	return err
 }
 
-// undoTimeout bounds a ROLLBACK that the caller did not ask for.
+// undoTimeout bounds a ROLLBACK on bed's own initiative.
 const undoTimeout = 5 * time.Second
 
 // undo rolls back, or takes the connection out of use: an open transaction

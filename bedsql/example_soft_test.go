@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// shop opens two wrapped databases that share a transaction log: orders with
-// the table orders, stock with the table stock, which has 10 apples.
+// shop opens two wrapped databases with a common transaction log: orders with the table orders,
+// and stock with the table stock and 10 apples.
 func shop(name string) (orders, stock *sql.DB, closing func()) {
 	dir, err := os.MkdirTemp("", "bed-example")
 	check(err)
@@ -45,8 +45,8 @@ func apples(stock *sql.DB) (n int) {
 	return n
 }
 
-// Writes for several databases, each of which is believed to arrive in the
-// end. One that fails does not stop the ones behind it.
+// Writes for several databases. bed expects each to arrive in the end, and a failed write does not
+// stop the following ones.
 func ExampleBegin() {
 	orders, stock, closing := shop("bed-example-begin")
 	defer closing()
@@ -77,8 +77,8 @@ func ExampleBegin() {
 	// apples: 7
 }
 
-// Before End nothing has happened in any of the databases, and a crash leaves
-// nothing behind; after End's one write to the log everything will.
+// Before End nothing has happened in any of the databases, and a crash leaves nothing behind.
+// After End's one write to the log everything arrives.
 func ExampleStaged() {
 	orders, stock, closing := shop("bed-example-staged")
 	defer closing()
@@ -103,8 +103,8 @@ func ExampleStaged() {
 	// apples after End: 7 1 <nil>
 }
 
-// A client that got no answer sends its request again, under the key that it
-// made for it: the request is applied once, and answered the same.
+// A client without an answer sends its request again, under its own key. The request is applied
+// once and gets the same answer.
 func ExampleWithIdempotencyKey() {
 	_, stock, closing := shop("bed-example-key")
 	defer closing()
@@ -132,8 +132,8 @@ func ExampleWithIdempotencyKey() {
 	// rows: 1 replayed: false apples: 3
 }
 
-// A write that need not survive an outage goes straight to the driver, also
-// inside a soft transaction: unlogged and unretried, its error the driver's.
+// A write that need not survive an outage goes straight to the driver, also inside a soft
+// transaction: unlogged, unretried, and with the driver's error.
 func ExampleUnlogged() {
 	_, stock, closing := shop("bed-example-skip")
 	defer closing()
@@ -153,8 +153,7 @@ func ExampleUnlogged() {
 	// apples: 10
 }
 
-// An UPDATE whose condition nothing meets is no error to a database. Under RequireRows
-// it is refused.
+// For a database, an UPDATE that matches no row is not an error. Under RequireRows it is refused.
 func ExampleRequireRows() {
 	_, stock, closing := shop("bed-example-rows")
 	defer closing()

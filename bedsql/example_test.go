@@ -48,8 +48,7 @@ func Example() {
 	// Output: done
 }
 
-// directory makes one for an example's databases, of which orders.db has the table
-// orders.
+// directory makes a directory for an example's databases, with the table orders in orders.db.
 func directory() (path string, remove func()) {
 	path, err := os.MkdirTemp("", "bed-example")
 	check(err)

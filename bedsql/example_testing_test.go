@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// failing is a connector whose database can be switched off: nothing dials it then.
+// failing is a connector with a switch: while it is off, dialling fails.
 type failing struct {
 	driver.Connector
 	down atomic.Bool

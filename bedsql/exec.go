@@ -17,13 +17,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// execution is a DML on its way outside any local transaction, with all that its
-// attempts need.
+// execution is a DML outside any local transaction, with the needs of its attempts.
 type execution struct {
 	besteffort.InFlight
 
 	c *Conn
-	// call is the DML on the caller's own connection.
+	// rows means that it was sent through Query.
 	call delivery.Call
 	// rows: it was sent through Query.
 	rows bool
@@ -36,9 +35,8 @@ type deliverer interface {
 	Deliver(ctx context.Context, d *besteffort.InFlight) error
 }
 
-// submit makes a unit of one DML outside any local transaction and has it delivered by to.
-// Rows of one sent through Query are read to the end before it counts as delivered,
-// and are handed on buffered.
+// submit makes a unit of one DML outside any local transaction, and lets to deliver it. For a
+// Query it reads all rows before the write counts as delivered, and hands them on buffered.
 func (c *Conn) submit(ctx context.Context, under scope, s statement, to deliverer) (attempt.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
@@ -93,7 +91,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 	case !s.rows && out.Result == nil:
 		return attempt.Reply{Result: noResult{ErrRowsUnknown}}, nil
 	case s.rows && out.Rows == nil:
-		// An attempt delivered it whose rows were lost with its answer.
+		// The attempt that delivered it lost its rows with the answer.
 		return attempt.Reply{}, ErrRowsUnknown
 	case s.rows && ctx.Err() != nil:
 		// database/sql would report the end of the context in place of the rows.
@@ -144,8 +142,8 @@ func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attem
 	return reply, err
 }
 
-// sendUnlogged hands s to the driver as database/sql would, in a local transaction of
-// its own if it must change a number of rows.
+// sendUnlogged hands s to the driver as database/sql would, but with a row requirement in a local
+// transaction of its own.
 func (c *Conn) sendUnlogged(ctx context.Context, s statement) (r attempt.Reply, err error) {
 	switch d := c.c.dialect; {
 	case !s.Required.Given():
@@ -175,8 +173,7 @@ func (c *Conn) sendUnlogged(ctx context.Context, s statement) (r attempt.Reply, 
 	return r, besteffort.LeftOpen(c.c.target.DataSource, out, nil)
 }
 
-// refuseUnlogged is the error of a write that could only run unlogged, if the
-// configuration has it refused.
+// refuseUnlogged returns an error for an unlogged write if the configuration refuses such writes.
 func (c *Conn) refuseUnlogged(why string) error {
 	if c.c.cfg.Pinned != PinnedRefuse {
 		return nil
@@ -184,8 +181,7 @@ func (c *Conn) refuseUnlogged(why string) error {
 	return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Unlogged", ErrPinned, why)
 }
 
-// ranUnlogged counts a write that ran unlogged, and warns of the first on this
-// connection.
+// ranUnlogged counts an unlogged write, and warns of the first on this connection.
 func (c *Conn) ranUnlogged(s statement, why string) {
 	c.c.cfg.Counters.PassedThrough.Add(1)
 	if c.warned {
@@ -200,7 +196,7 @@ func (c *Conn) ranUnlogged(s statement, why string) {
 	c.c.log.WithFields(fields).Warn("bed: writes on this connection run unlogged and unretried")
 }
 
-// unloggedAdvice says how to avoid writes that run unlogged.
+// unloggedAdvice explains how to avoid unlogged writes.
 const unloggedAdvice = "put settings into the DSN, send one statement at a time, give session work a connection of its own " +
 	"(sql.DB.Conn) that is closed after it; bedsql.Unlogged where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
 
@@ -218,8 +214,8 @@ func (x *execution) First(ctx context.Context) attempt.Outcome {
 	})
 }
 
-// Again implements besteffort.Attempts, on another connection or on one whose
-// session may have changed: what was prepared there may not be any more.
+// Again implements besteffort.Attempts, on another connection or in a session that may have
+// changed: a statement prepared there may be gone.
 func (x *execution) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
 	anew := x.call
 	anew.Stmt = nil
@@ -245,10 +241,9 @@ func (x *execution) attempt(ctx context.Context, conn driver.Conn, call delivery
 	})
 }
 
-// lookForReceipts finds or creates the table of receipts, once for each connector,
-// within AttemptTimeout: deadline is when that is over, if it had to look. The error
-// says why the table's place is not known. keyed: what is to be written is under a
-// key.
+// lookForReceipts finds or creates the table of receipts, once for each connector, within
+// AttemptTimeout. deadline is the end of that time after a look. The error explains why the
+// table's place is unknown. keyed means that the write is under a key.
 func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.Time, err error) {
 	if c.c.knownPlace(keyed) != nil {
 		return deadline, nil
@@ -284,7 +279,7 @@ func (c *connector) locateAside(ctx context.Context, keyed bool) error {
 	return c.unlocated(out.Err)
 }
 
-// unlocated is err of locateReceipts as a caller gets it.
+// unlocated turns an error of locateReceipts into the caller's error.
 func (c *connector) unlocated(err error) error {
 	var silent *attempt.LogError
 	if errors.As(err, &silent) {
@@ -293,21 +288,21 @@ func (c *connector) unlocated(err error) error {
 	return err
 }
 
-// needsReceipts reports whether err, of lookForReceipts, keeps a write from being
-// logged. A target that is out of reach does not: the attempts will meet that, and
-// look for the table themselves.
+// needsReceipts reports whether err, of lookForReceipts, prevents the logging of a write. An
+// unreachable target does not: the attempts will meet that error, and look for the table
+// themselves.
 func (c *connector) needsReceipts(err error) bool {
 	var table *delivery.ReceiptTableError
 	var elsewhere *attempt.SchemaError
 	var rights *delivery.ReceiptRightsError
 	return errors.As(err, &table) || errors.As(err, &elsewhere) || errors.As(err, &rights) ||
-		// An entry that is written all the same would not say where its receipt is.
+		// An entry written all the same would not name the place of its receipt.
 		errors.Is(err, ErrNotLogged) && !c.cfg.RunUnlogged || leavesReceipts(c.dialect, c.target.DataSource) != nil
 }
 
-// eraseInTurn erases receipts before a write or a transaction on its connection,
-// where that is the way. After one it would be too late: changes() is the
-// application's.
+// eraseInTurn erases receipts before a write or a transaction on its connection, for databases
+// that do so in turn. After a write it would be too late, because changes() belongs to the
+// application.
 func (c *Conn) eraseInTurn(ctx context.Context) {
 	if !c.c.erasesInTurn() || c.dead || c.inner == nil {
 		return
@@ -321,9 +316,9 @@ func (c *Conn) eraseInTurn(ctx context.Context) {
 	}
 }
 
-// sameSession sees to it that u, of which nothing was sent in another session, is
-// run in the session that its entry names: one that names none, because no
-// connection of its kind had been dialled, gets its session now.
+// sameSession makes sure that u runs in the session of its entry, because nothing of u was sent in
+// another one. An entry has no session if no connection of its kind had been dialled; it gets its
+// session now.
 func (c *connector) sameSession(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
 	s, ok := conn.(*attempt.Session)
 	if !ok || s.Facts.Session == u.Session {
@@ -355,8 +350,8 @@ func isParked(err error) bool {
 	return errors.As(err, &refused) && !refused.Removed
 }
 
-// store turns a statement into what the log keeps. Every attempt sends args, which the
-// log keeps too: a Valuer is asked once. If it returns an error, nothing ran.
+// store turns a statement into its stored form. Every attempt sends args, and the log keeps them
+// too, so a Valuer is asked once. If it returns an error, nothing ran.
 func (c *connector) store(call delivery.Call) (s txlog.Statement, args []driver.NamedValue, err error) {
 	args, err = storable(c.dialect, call)
 	if err == nil {
@@ -369,8 +364,8 @@ func (c *connector) store(call delivery.Call) (s txlog.Statement, args []driver.
 	return s, args, nil
 }
 
-// storable turns the call's arguments into what the log keeps: see
-// delivery.Dialect.Storable. It copies the list only to change it.
+// storable turns the call's arguments into a storable form: see delivery.Dialect.Storable. It
+// copies the list only to change it.
 func storable(d *delivery.Dialect, call delivery.Call) ([]driver.NamedValue, error) {
 	args := call.Args
 	if d.Storable == nil {
@@ -403,8 +398,8 @@ func storable(d *delivery.Dialect, call delivery.Call) ([]driver.NamedValue, err
 	return out, nil
 }
 
-// inFlight sends u, whose statements were written in a scope and, unless it is nil, on
-// the connection on, on its way: it gives u its name and, if it leaves one, its receipt.
+// inFlight prepares u for delivery. u's statements were written in a scope and, unless it is nil,
+// on the connection on. inFlight gives u its id and, with receipt, its receipt.
 func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn, a besteffort.Attempts) besteffort.InFlight {
 	session, last := "", c.session.Load() // empty: it is not known what it resolves to
 	switch {
@@ -429,8 +424,8 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 		d.Logging = besteffort.LogBefore // the first attempt must record in the log where the receipt will be
 	}
 	if len(u.Order) > 0 {
-		// Its place is known once it is in the log, and the next one's turn comes when it
-		// is not.
+		// Its place is known once it is in the log, and its successor's turn comes when it is
+		// removed.
 		d.Logging, d.RemoveLater = besteffort.LogBefore, false
 	}
 	if session == "" {
@@ -442,7 +437,7 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 	return d
 }
 
-// leaveReceipt has u leave a receipt. known: and say where that will be.
+// leaveReceipt makes u leave a receipt. known means that u also names the receipt's place.
 func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
 	u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
 	place := c.receiptPlace.Load()
@@ -452,9 +447,8 @@ func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
 	return place != nil
 }
 
-// noResult is what Exec returns in a soft transaction for a write that End will
-// report: 0 rows; and, with ErrRowsUnknown, the Result of a write whose successful
-// attempt lost its answer.
+// noResult is Exec's Result in a soft transaction for a write that End will report: 0 rows. With
+// ErrRowsUnknown, it is the Result of a write whose successful attempt lost its answer.
 type noResult struct{ err error }
 
 func (r noResult) LastInsertId() (int64, error) { return 0, r.err }

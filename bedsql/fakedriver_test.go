@@ -20,17 +20,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// fakeDriver is a driver that records what is asked of it. Which optional
-// interfaces its connections and statements have, a test says by what conn
-// and stmt return.
+// fakeDriver is a driver that records its calls. A test chooses the optional interfaces of its
+// connections and statements by conn and stmt.
 type fakeDriver struct {
 	// conn makes a connection. Default: one with every context interface.
 	conn func(*fakeDriver) driver.Conn
 	// stmt makes a statement. Default: one with the context interfaces.
 	stmt func(*fakeDriver) driver.Stmt
-	// fail gives the error of a call, by the name under which it is recorded.
+	// fail returns the error of a call, by the call's recorded name.
 	fail func(call string) error
-	// numInput is what every statement says of its parameters. Default -1.
+	// numInput is every statement's number of parameters. Default -1.
 	numInput func(query string) int
 
 	mu    sync.Mutex
@@ -60,7 +59,7 @@ func (f *fakeDriver) received(args []driver.NamedValue) {
 	f.args = append(f.args, slices.Clone(args))
 }
 
-// recorded gives the calls so far and forgets them.
+// recorded returns the calls so far and forgets them.
 func (f *fakeDriver) recorded() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +68,7 @@ func (f *fakeDriver) recorded() []string {
 	return calls
 }
 
-// lastArg gives the first argument of the last execution.
+// lastArg returns the first argument of the last execution.
 func (f *fakeDriver) lastArg(t *testing.T) driver.Value {
 	t.Helper()
 	f.mu.Lock()
@@ -119,7 +118,7 @@ type modernConn struct {
 	pinger
 }
 
-// plainConn has only what every connection must have.
+// plainConn has only the mandatory methods of a connection.
 type plainConn struct{ f *fakeDriver }
 
 func (c plainConn) Prepare(query string) (driver.Stmt, error) { return c.f.prepare(query) }
@@ -214,7 +213,7 @@ func (convertToColumn) ConvertValue(v any) (driver.Value, error) {
 	return fmt.Sprintf("column(%v)", v), nil
 }
 
-// plainStmt has only what every statement must have.
+// plainStmt has only the mandatory methods of a statement.
 type plainStmt struct {
 	f    *fakeDriver
 	want int
@@ -295,7 +294,7 @@ type set struct {
 
 var names atomic.Int64
 
-// fresh makes a driver's name of a test's that no earlier run of it has taken.
+// fresh makes a driver name for a test that no earlier run has used.
 func fresh(name string) string { return fmt.Sprintf("%s %d", name, names.Add(1)) }
 
 // newSet registers f, wrapped, under the test's own name and opens it.
@@ -337,7 +336,7 @@ func testConfig(s txlog.Storage) (bedsql.Config, *logtest.Hook) {
 	}, hook
 }
 
-// wrappedConn gives a wrapped connection without database/sql above it.
+// wrappedConn returns a wrapped connection without database/sql above it.
 func (s *set) wrappedConn(t *testing.T) driver.Conn {
 	t.Helper()
 	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: fakeDialect}, s.cfg)
@@ -365,7 +364,7 @@ func (s *set) warnings() []string {
 	return out
 }
 
-// wantCalls compares what reached the driver since the last time.
+// wantCalls compares the calls that reached the driver since the last time.
 func (s *set) wantCalls(t *testing.T, want ...string) {
 	t.Helper()
 	if got := s.f.recorded(); !slices.Equal(got, want) {
@@ -373,7 +372,7 @@ func (s *set) wantCalls(t *testing.T, want ...string) {
 	}
 }
 
-// spyStorage counts what is written to a log in memory, and fails on demand.
+// spyStorage counts the writes to a log in memory, and fails on demand.
 type spyStorage struct {
 	*txlog.Memory
 	mu      sync.Mutex
@@ -412,7 +411,7 @@ func (s *spyStorage) logged() int {
 	return len(s.added)
 }
 
-// left is what the log holds.
+// left returns the entries in the log.
 func (s *spyStorage) left(t *testing.T) []*txlog.Unit {
 	t.Helper()
 	units, err := s.List(context.Background(), txlog.Filter{})

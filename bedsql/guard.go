@@ -12,32 +12,30 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// GuardPolicy says what happens to a write whose text shows that applying it
-// again is not the same as applying it once:
+// GuardPolicy is the policy for a write that is not idempotent by its text:
 //
 //   - it sets a column from itself (SET n = n + 1), without comparing a column that
 //     it sets with a value in its WHERE;
 //   - it inserts a row without naming its key (id, uuid, guid or ulid) and has no
 //     clause for a row that is there already;
-//   - it deletes with a LIMIT, or updates with one that has no order;
-//   - it calls a function that gives something else each time (RAND, UUID,
-//     NEXTVAL), or writes the time at which it runs (NOW).
+//   - it deletes with a LIMIT, or updates with a LIMIT and no order;
+//   - it calls a function with a new result each time (RAND, UUID, NEXTVAL), or
+//     writes the present time (NOW).
 //
-// Under ExactlyOnce or an idempotency key none of these changes rows twice. There
-// the guard refuses nothing, and warns only of a time that is written, because a
-// write that is delivered later writes a later time, once.
+// Under ExactlyOnce or an idempotency key none of these changes rows twice. There the guard
+// refuses nothing, and warns only of a written time, because a late delivery writes a later time,
+// once.
 //
-// It is a small heuristic over the text; internal/sqltext, in the doc of Hazards,
-// lists what it does not see. Writes that run unlogged, and those of a local
-// transaction that will not be delivered again, are not looked at.
+// It is a small heuristic over the text; the doc of Hazards in internal/sqltext lists its gaps.
+// The guard ignores unlogged writes, and writes of a local transaction that will not be delivered
+// again.
 type GuardPolicy uint8
 
 const (
-	// GuardWarn runs it, with one warning for each statement. Statements that
-	// differ only in their values, or in the number of rows that they insert, count
-	// as one; the warning shows none of the values.
+	// GuardWarn runs it, with one warning for each statement. Statements that differ only in their
+	// values, or in the number of inserted rows, count as one; the warning shows no values.
 	GuardWarn GuardPolicy = iota
-	// GuardRefuse answers ErrNotIdempotent. Nothing is logged or sent.
+	// GuardRefuse returns ErrNotIdempotent. Nothing is logged or sent.
 	GuardRefuse
 	// GuardOff does not look.
 	GuardOff
@@ -51,8 +49,7 @@ const (
 	guardShown = 400
 )
 
-// guard finds writes that are not idempotent. It is safe for
-// concurrent use.
+// guard finds writes that are not idempotent. It is safe for concurrent use.
 type guard struct {
 	policy   GuardPolicy
 	flavor   sqltext.Flavor
@@ -61,7 +58,7 @@ type guard struct {
 
 	seed maphash.Seed
 	mu   sync.Mutex
-	// known has the hashes of texts that need no further warning, warned those of
+	// known has the hashes of texts that need no further warning. warned has the hashes of warned
 	// statements without their values.
 	known, warned map[uint64]struct{}
 }
@@ -73,7 +70,7 @@ func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
 	}
 }
 
-// admit is check for a write that will be sent: it counts what was found.
+// admit is check for a write that will be sent: it also counts the finding.
 func (g *guard) admit(s statement, once bool) error {
 	found, err := g.check(s, once)
 	if found {
@@ -82,9 +79,8 @@ func (g *guard) admit(s statement, once bool) error {
 	return err
 }
 
-// check refuses s or warns of it before it is logged or sent. once says that it
-// is applied once. found reports that there was something to warn of, for the
-// caller to count.
+// check refuses s or warns of it before it is logged or sent. once means that it is applied only
+// once. found reports a finding, for the caller to count.
 func (g *guard) check(s statement, once bool) (found bool, err error) {
 	h := s.class.Hazards
 	if once {
@@ -106,7 +102,7 @@ func (g *guard) hash(text string, h sqltext.Hazards) uint64 {
 	return maphash.String(g.seed, text)<<8 | uint64(h)
 }
 
-// warn says once of each statement what was found in it.
+// warn logs the hazards of each statement once.
 func (g *guard) warn(text string, h sqltext.Hazards) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,7 +138,7 @@ func short(text string) string {
 	return text
 }
 
-// explanations say what each hazard is, and what to do about it.
+// explanations describe each hazard, with advice.
 var explanations = []struct {
 	hazard         sqltext.Hazards
 	reason, advice string

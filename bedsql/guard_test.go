@@ -144,7 +144,7 @@ func TestGuardRefusesInTransactionThatGoesOn(t *testing.T) {
 	s.wantCalls(t, "dial", "begin tx 0 false", "exec", "exec", "commit")
 }
 
-// What is parked when the answer to its COMMIT is lost is not run again.
+// A unit that is parked after a lost answer to its COMMIT does not run again.
 func TestGuardIgnoresTransactionsThatAreNotRedelivered(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, guardIs(bedsql.GuardRefuse))
@@ -196,7 +196,7 @@ func TestGuardOffLooksAtNothing(t *testing.T) {
 	}
 }
 
-// mysqlSet is a set whose driver is taken for MySQL's. Its Results have the id 41.
+// mysqlSet is a set with a driver that poses as MySQL's. Its Results have the id 41.
 func mysqlSet(t *testing.T, change ...func(*bedsql.Config)) *set {
 	t.Helper()
 	s := &set{f: &fakeDriver{}, storage: &spyStorage{Memory: txlog.NewMemory()}}

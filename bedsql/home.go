@@ -14,34 +14,32 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// DBTX is an open local transaction of the application's: *sql.Tx, *sqlx.Tx, gorm's
-// ConnPool, or anything else that runs statements in one.
+// DBTX is an open local transaction of the application: *sql.Tx, *sqlx.Tx, gorm's ConnPool, or
+// anything else that runs statements in one.
 type DBTX = txlog.DBTX
 
-// WithTx makes a soft transaction whose entries are rows of tx, a local transaction of the
-// application's in a database on whose server the transaction log is kept: they commit
-// with its own rows, or not at all. What is sent through tx runs now, as ever; a write
-// under the context of Begin through another bed database is recorded at once, by an
-// INSERT in tx. A savepoint, a deadlock, a crash or a lost COMMIT does to it what it does
-// to the rows. For writes under its context the rules of Staged hold; Results give
-// ErrStaged until End.
+// WithTx makes a soft transaction whose entries are rows of tx. tx is a local transaction of the
+// application in a database on the transaction log's server. The entries commit with its own rows,
+// or not at all. Statements sent through tx run now, as ever. A write under the context of Begin
+// through another bed database is recorded at once, by an INSERT in tx. A savepoint, a deadlock, a
+// crash or a lost COMMIT affects it in the same way as the rows. Writes under its context follow
+// the rules of Staged; Results return ErrStaged until End.
 //
-// tx may be of a wrapped or a bare driver. For PostgreSQL it must be of the log's own
-// database, for MySQL and MariaDB of the same server, with the rights to SELECT, INSERT and
-// UPDATE in the log's schema; for SQLite it must be of a bare driver on the log's own file,
-// whose one write lock tx then holds until it ends. If it does not reach the log, the
-// first write gets a *LogElsewhereError; tx stays usable. A write through the database of a
-// wrapped tx is an error: use tx. One statement runs in tx at a time.
+// tx may belong to a wrapped or a bare driver. For PostgreSQL it must use the log's own database.
+// For MySQL and MariaDB it must use the same server, with the rights to SELECT, INSERT and UPDATE
+// in the log's schema. For SQLite it must belong to a bare driver on the log's own file, and it
+// then holds the file's one write lock until it ends. If tx does not reach the log, the first
+// write gets a *LogElsewhereError; tx stays usable. A write through the database of a wrapped tx
+// is an error: use tx. One statement runs in tx at a time.
 //
-// Call End after Commit: it delivers what was committed. Without it, or after a crash,
-// the job delivers at its next round, whatever its MaxDeliveryTryDelay is. End returns
-// ErrRolledBack after a Rollback, and ErrNotCommitted before the Commit. If COMMIT was
-// not answered, or tx is a bare driver's and its entries are not there, End finds out if
-// it can, and otherwise returns ErrUnknownOutcome. The transaction may be long: no lease
-// runs before End. COMMIT of a wrapped tx needs no entry of its own then, and one
-// without an answer is ErrUnknownOutcome.
+// Call End after Commit: it delivers the committed entries. Without it, or after a crash, the job
+// delivers at its next round, whatever its MaxDeliveryTryDelay is. End returns ErrRolledBack after
+// a Rollback, and ErrNotCommitted before the Commit. After an unanswered COMMIT, or if the entries
+// of a bare driver's tx are missing, End finds out the outcome or returns ErrUnknownOutcome. The
+// transaction may be long: no lease runs before End. COMMIT of a wrapped tx then needs no entry of
+// its own, and an unanswered one is ErrUnknownOutcome.
 //
-// Begin returns an error for a nil tx and for a pool, which is no transaction.
+// Begin returns an error for a nil tx and for a pool, which is not a transaction.
 func WithTx(tx DBTX) TxOption {
 	return func(s *SoftTransaction) {
 		s.staged = &staging{sums: map[string]stagedSum{}}
@@ -59,8 +57,8 @@ func WithTx(tx DBTX) TxOption {
 	}
 }
 
-// homeState is what is known of the transaction of WithTx. It is known of one of a wrapped
-// driver only.
+// homeState is the known state of the transaction of WithTx. Only a wrapped driver's transaction
+// has a known state.
 type homeState uint8
 
 const (
@@ -71,20 +69,20 @@ const (
 	homeUnknown
 )
 
-// home is the application's transaction in which a soft transaction's entries are written.
+// home is the application's transaction that holds a soft transaction's entries.
 type home struct {
 	soft *SoftTransaction
 	tx   DBTX
 	// turn is full while a write is being recorded in tx, or End is at work.
 	turn chan struct{}
 
-	// mu guards what follows, and soft.staged.
+	// mu guards the fields below, and soft.staged.
 	mu sync.Mutex
-	// local is tx on its wrapped connection, source that one's data source; nil until a
+	// local is tx on its wrapped connection, and source is its data source. They are nil until a
 	// statement of ours has met it, and for a bare driver.
 	local  *localTx
 	source string
-	// before is another one that writes in local.
+	// before is another home that writes in local.
 	before *home
 	state  homeState
 	// sent is when COMMIT was sent.
@@ -96,33 +94,32 @@ type home struct {
 	distrusted bool
 	// rollbacks counts those to savepoints.
 	rollbacks int
-	// writing is the data source of the entry that is being written.
+	// writing is the data source of the entry being written.
 	writing string
 	units   []*stagedUnit
-	// undo is the way back, nil while nothing is recorded to undo the group; own is which
-	// part of it the transaction's own rows are, from 1.
+	// undo is the compensation, nil until one is recorded. own is the number of the part with the
+	// transaction's own rows, from 1.
 	undo *stagedUnit
 	own  int
-	// replayed are those that an earlier request under the transaction's key recorded.
+	// replayed are the units that an earlier request under the transaction's key recorded.
 	replayed []*stagedUnit
 }
 
 var (
 	errWithRolledBack = fmt.Errorf("%w: the write was rolled back", ErrStaged)
 	errUseHome        = errors.New("bed: the write was neither logged nor sent: it is for the database of the transaction of WithTx, send it through that transaction")
-	// errReplayed: the transaction is answered from the receipt of its idempotency key,
-	// and what it recorded then is in the log or delivered.
+	// errReplayed means that the receipt of the transaction's idempotency key answers it. The
+	// entries recorded then are in the log or delivered.
 	errReplayed = errors.New("bed: the transaction is answered by its idempotency key")
 )
 
-// rollbackTo begins the statements by which what is half written is undone, here and in
-// txlog.Home.
+// rollbackTo begins the statements that roll back a half-written entry, here and in txlog.Home.
 const rollbackTo = "ROLLBACK TO SAVEPOINT bed_"
 
 const releaseGroup = "RELEASE SAVEPOINT bed_group"
 
-// meet notes the wrapped connection that a statement which writes an entry arrives on, or
-// says why it must not be sent there.
+// meet notes the wrapped connection on which a statement of ours arrives. It returns an error if
+// the statement must not be sent there.
 func (h *home) meet(c *Conn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +142,7 @@ func (h *home) meet(c *Conn) error {
 }
 
 // isOf reports whether a statement under the soft transaction's context runs in the open
-// transaction of c, which is the one of WithTx as far as is known.
+// transaction of c, and this may be the transaction of WithTx.
 func (h *home) isOf(c *Conn) bool {
 	if h == nil || c.tx == nil {
 		return false
@@ -158,7 +155,7 @@ func (h *home) isOf(c *Conn) bool {
 	return !h.proved
 }
 
-// ended notes how the transaction ended; the first to say so is right.
+// ended records how the transaction ended; the first report wins.
 func (h *home) ended(how homeState, sent time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -167,7 +164,7 @@ func (h *home) ended(how homeState, sent time.Time) {
 	}
 }
 
-// distrust notes that what is remembered of the entries may be wrong: the log tells.
+// distrust notes that our memory of the entries may be wrong. The log decides.
 func (h *home) distrust() {
 	for ; h != nil; h = h.before {
 		h.mu.Lock()
@@ -258,14 +255,14 @@ func (h *home) restate(u *stagedUnit, unit *txlog.Unit, more ...*stagedWrite) {
 	u.keyed.mark(unit)
 }
 
-// looksAhead reports whether the table of receipts may be looked for before a write is
-// recorded. To tell the log where it is needs the lock that tx holds of an SQLite file.
+// looksAhead reports whether to look for the table of receipts before a write is recorded. Telling
+// the log its place would need the lock on an SQLite file, and tx holds that.
 func (h *home) looksAhead(c *connector) bool {
 	s, ok := c.cfg.Storage.(interface{ Driver() string })
 	return !ok || s.Driver() != "sqlite"
 }
 
-// stage records writes for one data source in the transaction, all of them or none.
+// stage records writes for one data source in the transaction: all of them, or none.
 func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 	if len(writes) == 0 {
 		return nil
@@ -330,7 +327,7 @@ func (h *home) add(ctx context.Context, w *stagedWrite) error {
 	}
 	own := scope{own: h}.in(ctx)
 	if !h.looksAhead(w.c) {
-		// SQLite runs in this process: what is interrupted there may have been done.
+		// SQLite runs in this process. An interrupted statement there may have taken effect.
 		own = context.WithoutCancel(own)
 	}
 	left := "" // the receipt that was written for it
@@ -361,12 +358,12 @@ type addition struct {
 	u *stagedUnit
 	// unit is u's with the write.
 	unit txlog.Unit
-	// prove: it is not known yet that the transaction reaches the log.
+	// prove means that the transaction has not yet been seen to reach the log.
 	prove     bool
 	rollbacks int
-	// marked are the units that become parts of a group by it, back is the group's way
-	// back if that has one more part, and receipt the forward receipt of the
-	// transaction's own part, which is to be written.
+	// marked are the units that become parts of a group with this write. back is the group's
+	// compensation if it gets one more part. receipt is the forward receipt to be written for the
+	// transaction's own part.
 	marked  []*stagedUnit
 	back    *txlog.Unit
 	receipt *txlog.Unit
@@ -426,8 +423,8 @@ func (h *home) begin(ctx context.Context, w *stagedWrite) (a addition, err error
 	return a, nil
 }
 
-// added notes the outcome of recording a write: there are that many statements of its
-// unit now. done is false if it is to be tried again.
+// added notes the outcome of recording a write; there is the number of statements in its unit now.
+// done is false if the caller must try again.
 func (h *home) added(a addition, w *stagedWrite, there int, err error) (done bool, _ error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -493,7 +490,7 @@ func (h *home) unwritten(c *connector, err error) error {
 	return &NotLoggedError{DataSource: c.target.DataSource, Cause: err}
 }
 
-// locationOf says where a log is; empty if it is in no place.
+// locationOf returns the location of a log; empty if it has no location.
 func locationOf(s txlog.Storage) string {
 	if l, ok := s.(interface{ Location() string }); ok {
 		return l.Location()

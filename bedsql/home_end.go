@@ -14,26 +14,26 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// commitPatience is how long End waits for a COMMIT to arrive that was not answered.
+// commitPatience is how long End waits for the arrival of an unanswered COMMIT.
 const commitPatience = time.Second
 
-// homeEnd is the End of a soft transaction made by WithTx: the unit's entries are the
-// transaction's rows, and only the log knows whether they are there.
+// homeEnd is the End of a soft transaction made by WithTx. The entries are rows of the
+// transaction, so only the log knows whether they exist.
 type homeEnd struct {
 	*home
 	units []*stagedUnit
-	// done are those that are settled.
+	// done are the settled units.
 	done []*stagedUnit
-	// discarded: an entry was discarded before End.
+	// discarded means that an entry was discarded before End.
 	discarded bool
 	state     homeState
 	sent      time.Time
-	// sure: state and units are as they were seen on the wrapped connection.
+	// sure means that state and units come from the wrapped connection.
 	sure     bool
 	problems []error
 }
 
-// finish delivers what the transaction committed. What it gives is finishStaged's.
+// finish delivers the committed units. It returns what finishStaged returns.
 func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 	select {
 	case h.turn <- struct{}{}:
@@ -70,7 +70,7 @@ func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 	return e.deliver(ctx, e.take(ctx))
 }
 
-// all has every write say the same.
+// all settles every write with the same error.
 func (e *homeEnd) all(err error) []error {
 	for _, u := range e.units {
 		u.answer(err)
@@ -78,7 +78,7 @@ func (e *homeEnd) all(err error) []error {
 	return []error{err}
 }
 
-// settled notes the outcome of a unit that End itself does not deliver; nil: the job has
+// settled notes the outcome of a unit without a delivery by End; nil means that the job has
 // delivered it.
 func (e *homeEnd) settled(u *stagedUnit, err error) {
 	u.answer(err)
@@ -97,8 +97,8 @@ func (e *homeEnd) pending(u *stagedUnit, parked bool, cause error) {
 	e.settled(u, &PendingError{EntryID: u.unit.Decides(), DataSource: u.c.target.DataSource, Parked: parked, Cause: cause})
 }
 
-// answered settles a unit of a transaction that is answered by its key: an earlier request
-// recorded it, under an id that is not known here.
+// answered settles a unit of a transaction answered by its key: an earlier request recorded it,
+// under an unknown id.
 func (e *homeEnd) answered(ctx context.Context, u *stagedUnit) {
 	if applied, _ := u.applied(ctx); applied {
 		for _, w := range u.writes {
@@ -110,10 +110,9 @@ func (e *homeEnd) answered(ctx context.Context, u *stagedUnit) {
 	e.settled(u, &PendingError{DataSource: u.c.target.DataSource, Cause: fmt.Errorf("%w: what it recorded then is delivered, or waits in the log, or is parked there", errReplayed)})
 }
 
-// gone settles a committed unit that the log does not hold any more: the job has
-// delivered it, unless an operator gave it up. One of which it is not known what was
-// recorded, and whose receipt, which the job would have left, is not there either, is not
-// seen yet where the log is read.
+// gone settles a committed unit that is no longer in the log: the job has delivered it, unless an
+// operator discarded it. The recorded statements may be unknown to us. If there is then no receipt
+// either (the job always leaves one), the commit is not visible yet on the node we read.
 func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
 	switch state, err := u.status(ctx); {
 	case err != nil:
@@ -129,8 +128,8 @@ func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
 	}
 }
 
-// missing gives the ids of those units that the log does not hold. It reads only: a
-// write would wait for a transaction that has not ended.
+// missing returns the ids of units without an entry in the log. It only reads, because a write
+// would wait for an open transaction.
 func (e *homeEnd) missing(ctx context.Context) (ids []string, err error) {
 	cfg := &e.units[0].c.cfg
 	ctx, cancel := context.WithTimeout(ctx, cfg.LogTimeout)
@@ -141,8 +140,8 @@ func (e *homeEnd) missing(ctx context.Context) (ids []string, err error) {
 	return cfg.Storage.Missing(ctx, ids)
 }
 
-// find leaves the units that are in the log, and settles the others. The error is that of
-// all: it is not known that anything was committed.
+// find keeps the units that are in the log, and settles the others. It returns an error for all of
+// them if no commit is certain.
 func (e *homeEnd) find(ctx context.Context) error {
 	missing, err := e.missing(ctx)
 	none := func() bool { return err != nil || len(missing) == len(e.units) }
@@ -167,9 +166,9 @@ func (e *homeEnd) find(ctx context.Context) error {
 	return e.separate(ctx, missing)
 }
 
-// separate leaves the units that are in the log. Of the missing ones the receipt knows if
-// they were delivered: the job leaves that of an entry that was written in doubt. What it
-// does not know was rolled back, if others are committed.
+// separate keeps the units that are in the log. The receipt of a missing unit shows whether it was
+// delivered, because the job leaves the receipt of an entry written in doubt. Without a receipt
+// the unit was rolled back, provided that others are committed.
 func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 	var there, delivered, discarded, undone, open []*stagedUnit
 	for _, u := range e.units {
@@ -218,14 +217,14 @@ func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 	return nil
 }
 
-// status asks the log what has become of u.
+// status returns the state of u in the log.
 func (u *stagedUnit) status(ctx context.Context) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
 	defer cancel()
 	return Status(ctx, u.c.cfg.Storage, u.unit.ID)
 }
 
-// applied reports whether the receipt of u shows that it was applied.
+// applied reports whether the receipt of u proves that it was applied.
 func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
 	if u.unit.Receipt == "" {
 		return false, nil
@@ -242,9 +241,9 @@ func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
 	return out.Found, out.Err
 }
 
-// take gives the units that are to be delivered here, and settles those that somebody
-// else has taken. One that leaves a receipt needs no lease for the first moments after a
-// COMMIT that was answered: should the job be faster, its receipt is there.
+// take returns the units to deliver here, and settles the units that others have taken. A unit
+// with a receipt needs no lease for the first moments after an answered COMMIT: if the job is
+// faster, its receipt is there.
 func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 	var claimed []*txlog.Unit
 	var by []*stagedUnit
@@ -288,8 +287,8 @@ func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 	return ready
 }
 
-// reread has u hold what the log holds of it: a savepoint that nobody saw may have undone
-// its last writes. If that cannot be found out, u is settled.
+// reread makes u equal to its entry in the log, because an unseen rollback to a savepoint may have
+// removed its last writes. If it cannot read the entry, it settles u and returns false.
 func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
 	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
 	defer cancel()
@@ -311,8 +310,8 @@ func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
 	return false
 }
 
-// overtaken settles a committed unit that somebody else has taken. The log is asked first:
-// the job removes an entry once its receipt is there.
+// overtaken settles a committed unit that another client has taken. It asks the log first, because
+// the job removes an entry after leaving its receipt.
 func (e *homeEnd) overtaken(ctx context.Context, u *stagedUnit) {
 	got, err := u.c.cfg.Storage.Get(ctx, u.unit.ID)
 	applied, _ := u.applied(ctx)
@@ -328,9 +327,9 @@ func (e *homeEnd) overtaken(ctx context.Context, u *stagedUnit) {
 	}
 }
 
-// stillOpen is ErrNotCommitted if the transaction of a bare driver is still open, with the
-// error that it gives, which may say that its server has rolled it back; else nil, as for a
-// connection, which goes on after its COMMIT.
+// stillOpen returns ErrNotCommitted if the transaction of a bare driver is still open. It joins
+// the driver's error, perhaps a rollback by the server. Otherwise, and for a connection, which
+// goes on after its COMMIT, it returns nil.
 func (e *homeEnd) stillOpen(ctx context.Context) error {
 	if _, session := e.tx.(*sql.Conn); session {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// errGroupGone: a savepoint was rolled back that was not seen, and with it the way back.
+// errGroupGone reports that an unseen rollback to a savepoint removed the compensation.
 var errGroupGone = errors.New("bed: the way back was rolled back")
 
 // turns reports whether the group can turn back by now.
@@ -56,9 +56,9 @@ func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 	return a, nil
 }
 
-// noteGroup writes into the transaction, before the row of a write, what that changes of its
-// group. After an error the transaction is rolled back to before it. errGroupGone: it is to
-// be tried again.
+// noteGroup writes a write's changes to its group into the transaction, before the row of the
+// write. After an error the caller rolls the transaction back to before it. After errGroupGone the
+// caller tries again.
 func (h *home) noteGroup(ctx context.Context, log txlog.TxStorage, a *addition, w *stagedWrite) error {
 	for _, u := range a.marked {
 		if u.part > 0 && h.looksAhead(u.c) {
@@ -92,8 +92,8 @@ func (h *home) noteGroup(ctx context.Context, log txlog.TxStorage, a *addition, 
 	return err
 }
 
-// leaveReceipt has the transaction leave the receipt of its own part of the group in the
-// database that c leads to.
+// leaveReceipt leaves the receipt of the transaction's own part of the group, in the transaction
+// and in c's database.
 func (h *home) leaveReceipt(ctx context.Context, u *txlog.Unit, c *connector) error {
 	r := c.receipts
 	if place := c.receiptPlace.Load(); place != nil {
@@ -118,8 +118,8 @@ func (h *home) leaveReceipt(ctx context.Context, u *txlog.Unit, c *connector) er
 	return nil
 }
 
-// wayBack is what undoes the group, of which these units are to be delivered here; nil if
-// it cannot turn back.
+// wayBack returns the compensation of the group, with these units to deliver here; nil if there is
+// no compensation.
 func (e *homeEnd) wayBack(ctx context.Context, ready []*stagedUnit) *stagedUnit {
 	if e.undo == nil || e.sure {
 		return e.undo
@@ -140,7 +140,7 @@ func (e *homeEnd) wayBack(ctx context.Context, ready []*stagedUnit) *stagedUnit 
 	return e.undo
 }
 
-// deliver delivers what is ready, and gives what End reports of the whole.
+// deliver delivers the ready units, and returns End's report of the whole.
 func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []error, panicked any) {
 	name := e.source
 	if name == "" {

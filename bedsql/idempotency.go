@@ -23,7 +23,7 @@ type IdempotencyKey struct {
 	part string // of the request (WithKeyPart); empty: the request itself
 }
 
-// keyedRequest is what the parts of a request share.
+// keyedRequest is the shared state of a request's parts.
 type keyedRequest struct {
 	key string
 
@@ -125,8 +125,8 @@ func (k *IdempotencyKey) take(c *connector) (*keyedWrite, error) {
 	return w, nil
 }
 
-// settle gives the key back if err rules out that the write is, or will be, applied. w may
-// be nil.
+// settle gives the key back after an err that rules out the write's application, now or later. w
+// may be nil.
 func (w *keyedWrite) settle(err error) {
 	if err != nil && !undecided(err) && !isParked(err) {
 		w.back()
@@ -188,7 +188,7 @@ func (k *IdempotencyKey) request(statements ...txlog.Statement) *attempt.Request
 	return r
 }
 
-// apart joins texts so that no two rows of texts are the same.
+// apart joins texts unambiguously: different lists give different results.
 func apart(texts ...string) (all []byte) {
 	for _, s := range texts {
 		all = append(binary.BigEndian.AppendUint64(all, uint64(len(s))), s...)
@@ -199,8 +199,8 @@ func apart(texts ...string) (all []byte) {
 // unusable refuses a write that cannot carry the receipt of its key.
 func unusable(why string) error { return fmt.Errorf("%w: %s", ErrKeyUnusable, why) }
 
-// refusesReused returns err. When a key was used for another request, in numbers, it is more
-// likely that a value or a text changes from one sending of a request to the next.
+// refusesReused returns err. If many requests reuse a key for another request, a value or a text
+// probably changes with each resend, and refusesReused warns of it.
 func (c *connector) refusesReused(err error) error {
 	if !errors.Is(err, ErrKeyReused) {
 		return err

@@ -45,8 +45,8 @@ func TestKeyHasTheSameReceiptOnEachConnection(t *testing.T) {
 	}
 }
 
-// database/sql says of a transaction whose context has ended that it is done before it has
-// rolled it back.
+// After the end of its context, database/sql reports a transaction as done before it has rolled it
+// back.
 func TestKeyIsFreeWhileItsTransactionIsRolledBack(t *testing.T) {
 	t.Parallel()
 	var holds atomic.Bool

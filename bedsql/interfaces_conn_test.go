@@ -348,7 +348,7 @@ func TestAConnectionIsDialledOnFirstUseOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.wantCalls(t, "dial", "exec")
-	// A connection that was never used has nothing to close.
+	// An unused connection has nothing to close.
 	if err := s.wrappedConn(t).Close(); err != nil {
 		t.Error(err)
 	}

@@ -163,7 +163,7 @@ func TestErrSkipIsNoFailure(t *testing.T) {
 	_ = rows.Close()
 	s.wantCalls(t, "query", "prepare", "stmt query", "close stmt")
 
-	// database/sql goes on by itself where bed takes no part.
+	// database/sql goes on by itself without bed.
 	for name, ctx := range map[string]context.Context{"skipped write": bedsql.Unlogged(context.Background())} {
 		if _, err := s.pool.ExecContext(ctx, writeText, 1); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -186,8 +186,8 @@ func TestErrSkipIsNoFailure(t *testing.T) {
 
 func TestArgumentCountIsCheckedBeforeTheDriver(t *testing.T) {
 	t.Parallel()
-	// database/sql promises drivers that it checks the number of arguments
-	// against NumInput: many index their arguments without looking.
+	// database/sql promises drivers to check the number of arguments against NumInput: many index
+	// their arguments without looking.
 	f := &fakeDriver{
 		conn:     func(f *fakeDriver) driver.Conn { return &plainConn{f} },
 		numInput: func(string) int { return 2 },
@@ -228,9 +228,9 @@ func TestUnsupportedNamedParametersAreRefused(t *testing.T) {
 
 func TestStatementPreparedWhileDownNeverReturnsErrSkip(t *testing.T) {
 	t.Parallel()
-	// With the database down the statement is prepared later. A driver that
-	// then says ErrSkip to its text must be met by a real prepare, because
-	// database/sql has no way out of a statement that skips.
+	// With the database down the statement is prepared later. If the driver then returns ErrSkip
+	// for its text, bed must really prepare it, because database/sql cannot handle a statement
+	// that skips.
 	for name, run := range map[string]func(s *set, st *sql.Stmt) error{
 		"logged": func(_ *set, st *sql.Stmt) error {
 			_, err := st.Exec(1)

@@ -15,9 +15,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// keyedTx is what a local transaction under an idempotency key keeps besides its
-// list. It either applies its statements and collects the answers, or replays
-// them.
+// keyedTx is the state of a local transaction under an idempotency key, besides its list. It
+// either applies its statements and collects the answers, or replays them.
 type keyedTx struct {
 	*keyedWrite
 	unit    txlog.Unit // its id and receipt
@@ -25,8 +24,8 @@ type keyedTx struct {
 	answer  attempt.Answer
 	replay  *attempt.Answer
 	at      int
-	// kept has what is kept instead of the answers; nil as a rule. The key stays taken then,
-	// even if this is rolled back.
+	// kept holds a response to store instead of the answers; usually nil. The key then stays
+	// taken, even after a rollback.
 	kept *kept.Request
 }
 
@@ -54,7 +53,7 @@ func (w *keyedWrite) claim(ctx context.Context, c *Conn, inner driver.Tx) (*keye
 	return kt, out
 }
 
-// replayed answers the next statement of a transaction that is being replayed.
+// replayed answers the next statement of a replayed transaction.
 func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err error) {
 	if kt.at >= len(kt.replay.Statements) {
 		return r, attempt.ReusedCount(kt.at+1, len(kt.replay.Statements))
@@ -77,14 +76,14 @@ func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err 
 	return attempt.Reply{Rows: stored}, nil
 }
 
-// ran collects the answer to a statement that was applied.
+// ran collects the answer to an applied statement.
 func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *attempt.Rows) {
 	if !kt.keeps() {
 		kt.answer.Add(kt.request.Answered(kt.c.dialect.Flavor, s), res, rows)
 	}
 }
 
-// failed collects the error of a statement, after which t goes on.
+// failed collects the error of a statement that leaves t going.
 func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
 	if !kt.keeps() {
 		kt.answer.AddFailure(kt.request.Answered(kt.c.dialect.Flavor, s), err)
@@ -99,9 +98,8 @@ func (kt *keyedTx) whole() *txlog.Unit {
 	return &u
 }
 
-// replayedTx is a local transaction whose request was applied before: its
-// writes are answered from the stored answer. Its queries run in a transaction
-// that is rolled back.
+// replayedTx is a local transaction whose request was applied before. The stored answer answers
+// its writes. Its queries run in a transaction that is rolled back.
 type replayedTx struct {
 	*tx
 	kt *keyedTx
@@ -121,8 +119,8 @@ func (t *replayedTx) Commit() error {
 	return nil
 }
 
-// begin begins a local transaction under an idempotency key. Like a DML it waits
-// for one under the same key that is still open.
+// begin begins a local transaction under an idempotency key. Like a DML it waits for an open one
+// under the same key.
 func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
 	if c.pinned != "" {
 		return nil, unusable(c.pinned)

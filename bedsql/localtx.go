@@ -13,16 +13,14 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// localTx is what is known of the local transaction that is open on a connection:
-// the unit that will be logged when it commits.
+// localTx is the open local transaction on a connection, with the unit to be logged at its commit.
 type localTx struct {
 	c *Conn
-	// ctx is BeginTx's, at whose end database/sql rolls back.
+	// ctx is BeginTx's context; at its end database/sql rolls back.
 	ctx context.Context
 	// fate is a homeState: homeUnknown once Commit was called.
 	fate atomic.Uint32
-	// under is the scope in which it was begun; the soft transaction in it may be that
-	// of its first write.
+	// under is the scope of its beginning; its soft transaction may come from the first write.
 	under scope
 	mode  txMode
 	state txState
@@ -30,71 +28,70 @@ type localTx struct {
 	lost       error
 	statements []txlog.Statement
 	bytes      int
-	// notReplayable is why the unit must not be run again; empty if it may.
+	// notReplayable is why the unit must not run again; empty if it may.
 	notReplayable string
-	// tainted is why one more write makes it so: that may carry what was read or
-	// generated before.
+	// tainted is why one more write would make it not replayable: the write may carry read or
+	// generated values.
 	tainted string
-	// readsLock: every query locks what it reads.
+	// readsLock means that every query locks the rows it reads.
 	readsLock bool
 	savepoints
 	unmet unmet
-	// receipt: its COMMIT leaves a receipt.
+	// receipt means that its COMMIT leaves a receipt.
 	receipt bool
-	// keyed is what it keeps under an idempotency key.
+	// keyed is its state under an idempotency key.
 	keyed *keyedTx
-	// marked: the savepoint unseen was set before the last statement.
+	// marked means that the savepoint unseen was set before the last statement.
 	marked bool
-	// moved says that unqualified names may lead elsewhere in its session than in
-	// others.
+	// moved means that unqualified names may lead elsewhere in its session than in others.
 	moved bool
-	// home writes entries in it; nil if nobody does. Its COMMIT needs no entry then.
+	// home writes entries in it; may be nil. With a home, its COMMIT needs no entry.
 	home *home
 	// order has the order keys of its writes.
 	order []txlog.Order
 }
 
-// txMode is what happens to the writes of a local transaction.
+// txMode is the treatment of a local transaction's writes.
 type txMode uint8
 
 const (
-	// txLogged: they are remembered, and logged as one unit before COMMIT.
+	// txLogged remembers them, and logs them as one unit before COMMIT.
 	txLogged txMode = iota
-	// txUnlogged: they run unlogged. It was begun under Unlogged or on a pinned connection.
+	// txUnlogged runs them unlogged. The transaction began under Unlogged or on a pinned
+	// connection.
 	txUnlogged
-	// txReadOnly: they are refused. It was begun read-only under an idempotency key,
-	// and leaves no receipt.
+	// txReadOnly refuses them. The transaction began read-only under an idempotency key, and
+	// leaves no receipt.
 	txReadOnly
 )
 
-// txState is what the database makes of the statements of a local transaction.
+// txState is the database's treatment of a local transaction's statements.
 type txState uint8
 
 const (
-	// txOpen: it runs them.
+	// txOpen runs them.
 	txOpen txState = iota
-	// txAborted: PostgreSQL takes nothing but ROLLBACK any more, and answers COMMIT
-	// with one.
+	// txAborted means that PostgreSQL accepts only ROLLBACK, and answers COMMIT with a ROLLBACK.
 	txAborted
-	// txLost: it has rolled the transaction back by itself, and would commit a write
-	// on its own. Nothing is sent until the caller has rolled back.
+	// txLost means that the database has rolled the transaction back by itself, and would commit a
+	// write on its own. bed sends nothing until the caller has rolled back.
 	txLost
 )
 
-// savepoints are those of a list of writes, oldest first.
+// savepoints are the savepoints in a list of writes, oldest first.
 type savepoints []savepoint
 
-// savepoint remembers how long the list was.
+// savepoint remembers the length of the list.
 type savepoint struct {
 	name  string
 	len   int
 	bytes int
-	// home had written that many entries.
+	// home had written entries entries.
 	home    *home
 	entries int
 }
 
-// find gives the index of the newest savepoint of that name, or -1.
+// find returns the index of the newest savepoint of that name, or -1.
 func (s savepoints) find(name string) int {
 	for i, v := range slices.Backward(s) {
 		if v.name == name {
@@ -120,22 +117,21 @@ func (t *localTx) taint(why string) {
 // hasRead notes a query, whose rows a later write may carry.
 func (t *localTx) hasRead() { t.tainted = "it read before it wrote" }
 
-// move notes that the session, or a setting of the transaction, was changed.
+// move notes a change of the session, or of a setting of the transaction.
 func (t *localTx) move(why string) {
 	t.unreplayable(why)
 	t.moved = true
 }
 
-// revive notes that a transaction that was aborted may go on.
+// revive notes that an aborted transaction may go on.
 func (t *localTx) revive() {
 	if t.state == txAborted {
 		t.state = txOpen
 	}
 }
 
-// lose leaves t open on the connection as a transaction that has ended without
-// its COMMIT, so that nothing more is written into the session until the caller
-// has rolled back.
+// lose leaves t open on the connection as a transaction that has ended without its COMMIT. Nothing
+// more is then written into the session until the caller has rolled back.
 func (t *localTx) lose(err error) {
 	t.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
 	t.state, t.lost = txLost, err
@@ -151,7 +147,7 @@ func (t *localTx) lostError() error {
 	return err
 }
 
-// add appends a write that ran.
+// add appends an executed write.
 func (t *localTx) add(s txlog.Statement, cfg *Config) {
 	if t.tainted != "" {
 		t.unreplayable(t.tainted)
@@ -179,8 +175,8 @@ func (t *localTx) rollbackTo(name string) {
 	t.revive()
 	i := t.find(name)
 	if i < 0 {
-		// The database knows it and the list does not: the list cannot be trusted
-		// any more.
+		// The database knows the savepoint and the list does not, so the list is no longer
+		// reliable.
 		t.unreplayable("it rolled back to a savepoint that was not seen being set")
 		t.home.distrust()
 		return
@@ -204,8 +200,8 @@ func (t *localTx) releaseSavepoint(name string) {
 	}
 }
 
-// gone reports whether it was rolled back without a COMMIT, or is about to be: database/sql
-// may roll back later than it says that the context has ended. t may be nil.
+// gone reports whether it was rolled back without a COMMIT, or is about to be: database/sql may
+// roll back a little after its context has ended. t may be nil.
 func (t *localTx) gone() bool {
 	if t == nil {
 		return false
@@ -214,16 +210,14 @@ func (t *localTx) gone() bool {
 	return fate == homeRolledBack || fate == homeOpen && t.ctx.Err() != nil
 }
 
-// commits notes that COMMIT is on its way, or done, unless it was rolled back before. t may
-// be nil.
+// commits notes that COMMIT is on its way, or done, unless a rollback came first. t may be nil.
 func (t *localTx) commits() {
 	if t != nil {
 		t.fate.CompareAndSwap(uint32(homeOpen), uint32(homeUnknown))
 	}
 }
 
-// tell tells those that write entries in t how it ended; the first to say so is right. t
-// may be nil.
+// tell reports t's outcome to every home writing in it; the first report wins. t may be nil.
 func (t *localTx) tell(how homeState, sent time.Time) {
 	if t == nil {
 		return
@@ -234,7 +228,7 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 }
 
-// ends are the Ends of those who write entries in t.
+// ends returns the Ends of the soft transactions that write entries in t.
 func (t *localTx) ends() (all []func(context.Context) error) {
 	for h := t.home; h != nil; h = h.before {
 		all = append(all, h.soft.End)
@@ -319,8 +313,9 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	return r, nil
 }
 
-// admit says why a write must not run in the open transaction, and turns it into what
-// the log keeps and what is sent. guarded reports that the guard found something in it.
+// admit returns an error if a write must not run in the open transaction. Otherwise it returns the
+// statement to log and the args to send. guarded means that the guard found something in the
+// write.
 func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args []driver.NamedValue, guarded bool, err error) {
 	switch k := under.key; {
 	case k != nil && (t.keyed == nil || !k.is(t.keyed.key)):
@@ -350,9 +345,9 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args 
 	return stored, args, guarded, err
 }
 
-// complete reads rows to their end where an error among them could end the open
-// transaction: MySQL sends the columns before it waits for the first lock, so
-// that the victim of a deadlock learns of it from its rows.
+// complete reads rows to their end if an error among them could end the open transaction. MySQL
+// sends the columns before it waits for the first lock, so the victim of a deadlock gets the error
+// from its rows.
 func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	if err != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows, err
@@ -364,15 +359,15 @@ func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	return buffered, nil
 }
 
-// inDoubt says why a unit must not be run again: one of its writes may or may not
-// have been applied, and is not in the list.
+// inDoubt is the reason not to run a unit again after a write of unknown outcome, which is not in
+// the list.
 const inDoubt = "the outcome of one of its statements is not known"
 
-// changedSetting is why a unit with a statement that changed one must not be run again.
+// changedSetting is the reason not to run a unit again after a statement that changed a setting.
 const changedSetting = "it changed a setting"
 
-// withoutEntry reports whether COMMIT writes no entry, which a write needs to wait for its turn:
-// the transaction holds entries itself, or keeps a response.
+// withoutEntry reports whether COMMIT writes no entry, because the transaction holds entries
+// itself or keeps a response. A write needs an entry to wait for its turn.
 func (t *localTx) withoutEntry() bool { return t.home != nil || t.keyed.keeps() }
 
 var errOwnRows = disordered("the own rows of a transaction of WithTx, of an HTTP request or of a consumer's message cannot wait; only what it records can")

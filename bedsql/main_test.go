@@ -8,6 +8,5 @@ import (
 	"github.com/bedsql/bed/internal/test/leaks"
 )
 
-// TestMain needs no exceptions: every pool, storage and subscription that a
-// test opens is closed by it.
+// TestMain needs no exceptions: every test closes its pools, storages and subscriptions.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }

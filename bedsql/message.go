@@ -13,11 +13,11 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// To a broker each message is a unit of its own, whose id is the message's. It takes no
-// local transactions and keeps no receipts.
+// To a broker each message is a unit of its own, with the message's id. A broker has no local
+// transactions and keeps no receipts.
 
-// message reads what s says of a message, whose first argument is its id, or says what of
-// that makes no sense.
+// message applies s to a message, whose id is its first argument. It returns an error for settings
+// that make no sense for a message.
 func (s *scope) message(call *delivery.Call) error {
 	keyed := s.key != nil || s.soft != nil && s.soft.key != nil
 	switch {
@@ -45,8 +45,7 @@ func (u *stagedUnit) takes(w *stagedWrite) bool {
 	return u.c.target.DataSource == w.c.target.DataSource && !w.c.sendsMessages()
 }
 
-// lanesOf gives units that are delivered side by side: those of one broker one after
-// another.
+// lanesOf groups units for delivery side by side. The units of one broker follow one another.
 func lanesOf(units []*stagedUnit) (lanes [][]*stagedUnit) {
 	at := map[string]int{}
 	for _, u := range units {
@@ -60,15 +59,15 @@ func lanesOf(units []*stagedUnit) (lanes [][]*stagedUnit) {
 	return lanes
 }
 
-// await has the messages among the units of a group wait for its other units.
+// await makes the messages among the units of a group wait for its other units.
 func await(units []*stagedUnit) {
 	for i, u := range units {
 		u.awaitIn(units[:i])
 	}
 }
 
-// awaitIn adds u to a group: a message waits for the parts there, and those messages wait
-// for a part, which it gives.
+// awaitIn adds u to a group. If u is a message, it waits for the group's parts. If u is a part,
+// the group's messages wait for it, and awaitIn returns them.
 func (u *stagedUnit) awaitIn(group []*stagedUnit) (waiting []*stagedUnit) {
 	for _, other := range group {
 		message, part := other, u
@@ -86,8 +85,8 @@ func (u *stagedUnit) awaitIn(group []*stagedUnit) (waiting []*stagedUnit) {
 	return waiting
 }
 
-// run delivers units side by side, the messages among them after the others, and only if
-// these are delivered. A staged group of which all is refused leaves the log.
+// run delivers units side by side. Messages follow the others, and only after their delivery. A
+// staged group with only refusals leaves the log.
 func (s *SoftTransaction) run(ctx context.Context, units []*stagedUnit, turns bool, settled []*stagedUnit) {
 	var parts, messages []*stagedUnit
 	for _, u := range units {
@@ -116,8 +115,8 @@ func (s *SoftTransaction) run(ctx context.Context, units []*stagedUnit, turns bo
 	parkRefused(ctx, then)
 }
 
-// refusedWhole reports whether all of these units were refused. Then their entries are
-// removed, and those of the messages of their group that were not sent.
+// refusedWhole reports whether all of these units were refused. If so, it removes their entries,
+// and the entries of the unsent messages of their group.
 func refusedWhole(ctx context.Context, units, unsent []*stagedUnit) bool {
 	if len(units) == 0 || slices.ContainsFunc(units, func(u *stagedUnit) bool { return !u.Refused() }) {
 		return false
@@ -135,7 +134,7 @@ func refusedWhole(ctx context.Context, units, unsent []*stagedUnit) bool {
 	return errs != nil
 }
 
-// parkRefused parks those units that were refused.
+// parkRefused parks the refused units.
 func parkRefused(ctx context.Context, units []*stagedUnit) {
 	for _, u := range units {
 		if u.Refused() {
@@ -144,8 +143,8 @@ func parkRefused(ctx context.Context, units []*stagedUnit) {
 	}
 }
 
-// deliverLanes delivers units side by side. behind is why they are left to the job; nil:
-// they are not.
+// deliverLanes delivers units side by side. If behind is not nil, it leaves them to the job for
+// that reason.
 func deliverLanes(ctx context.Context, units []*stagedUnit, behind error) {
 	if len(units) == 0 {
 		return
@@ -159,8 +158,8 @@ func deliverLanes(ctx context.Context, units []*stagedUnit, behind error) {
 	all.Wait()
 }
 
-// deliverLane delivers the units of a lane in their order. What comes after a pending message
-// is left to the job too, so that it does not arrive first.
+// deliverLane delivers the units of a lane in their order. Units after a pending message are left
+// to the job too, so that they do not arrive first.
 func deliverLane(ctx context.Context, lane []*stagedUnit, behind error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// dsnConnector dials a driver that has no connectors of its own.
+// dsnConnector dials a driver without connectors of its own.
 type dsnConnector struct {
 	driver driver.Driver
 	dsn    string
@@ -26,8 +26,8 @@ type dsnConnector struct {
 func (c dsnConnector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 func (c dsnConnector) Driver() driver.Driver                        { return c.driver }
 
-// mocked is a pool of the wrapped driver over a MySQL server that says what a
-// test scripts: errors that a real one cannot be made to give.
+// mocked is a pool of the wrapped driver over a MySQL server with scripted answers, for errors
+// that a real server does not produce on demand.
 func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlmock, *spyStorage) {
 	t.Helper()
 	dsn := fresh(t.Name())
@@ -57,7 +57,7 @@ func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlm
 	return pool, mock, storage
 }
 
-// greet expects what is asked of each session that was dialled.
+// greet expects the queries of a newly dialled session.
 func greet(mock sqlmock.Sqlmock) {
 	mock.ExpectQuery("SHOW SESSION VARIABLES").WillReturnRows(sqlmock.NewRows([]string{"Variable_name", "Value"}).
 		AddRow("version", "8.4.0").AddRow("autocommit", "ON").AddRow("completion_type", "NO_CHAIN").AddRow("sql_mode", ""))
@@ -277,8 +277,8 @@ func TestUnloggedErrBadConnIsLeftToDatabaseSQL(t *testing.T) {
 	}
 }
 
-// A process that recovers from a driver's panic lives on, and so would the
-// renewals of the lease.
+// If a process recovers from a driver's panic, it lives on, and so would the renewals of the
+// lease.
 func TestPoint15_PanickingDriverReleasesTheLease(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{fail: func(call string) error {
@@ -313,8 +313,8 @@ func TestPoint15_PanickingDriverReleasesTheLease(t *testing.T) {
 	}
 }
 
-// A driver's error without an answer need not be the connection's end: COMMIT
-// may still arrive, and with it a write that is not in the list.
+// A driver's error without an answer need not be the connection's end. COMMIT may still arrive,
+// and with it a write that is not in the list.
 func TestPoint11_UnitWithUnknownWriteIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	fail := map[string]error{}

@@ -21,8 +21,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// exported has the outcome of every exported error of the packages whose errors a
-// caller may get. A new one has to be decided here.
+// exported has the outcome of every exported error that a caller may get. Decide the outcome of a
+// new one here.
 var exported = map[string]struct {
 	err  error
 	want Outcome
@@ -96,7 +96,7 @@ func TestEveryExportedErrorHasAnOutcome(t *testing.T) {
 	}
 }
 
-// exportedErrors gives the names of a package's exported error values and types.
+// exportedErrors returns the names of a package's exported error values and types.
 func exportedErrors(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))

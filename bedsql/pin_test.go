@@ -28,7 +28,7 @@ func rawConn(t *testing.T, conn *sql.Conn) {
 	}
 }
 
-// pinned is a connection of the pool that was used raw.
+// pinned is a connection of the pool after raw use.
 func (s *set) pinned(t *testing.T) *sql.Conn {
 	t.Helper()
 	conn, err := s.pool.Conn(context.Background())
@@ -215,7 +215,7 @@ func TestDeadConnectionIsNeverRedialledInPlace(t *testing.T) {
 	if err := conn.(driver.SessionResetter).ResetSession(context.Background()); !errors.Is(err, driver.ErrBadConn) {
 		t.Errorf("ResetSession of it: %v, want ErrBadConn", err)
 	}
-	// A write that comes all the same goes through the other connection.
+	// A write after this goes through the other connection.
 	if _, err := conn.(driver.ExecerContext).ExecContext(context.Background(), writeText, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -247,8 +247,8 @@ func TestRetryDialsAnewWhenItsConnectionIsStale(t *testing.T) {
 	s.wantCalls(t, "ping", "close conn", "dial", "exec")
 }
 
-// database/sql runs a statement up to three times that meets driver.ErrBadConn,
-// which not every driver keeps for what it did not send.
+// database/sql runs a statement up to three times after driver.ErrBadConn, but not every driver
+// reserves that error for unsent statements.
 func TestAttemptIsMadeOnceWhateverTheDriverAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{fail: func(call string) error {

@@ -19,9 +19,9 @@ const (
 	maxIdleTime = time.Minute
 )
 
-// connPool holds a connector's own connections: for retries whose caller's
-// connection is gone, for staged soft transactions, and for erasing receipts.
-// Nothing but attempts runs on them, so they hold no session state.
+// connPool holds a connector's own connections: for retries after the caller's connection is gone,
+// for staged soft transactions, and for erasing receipts. Only attempts run on them, so they hold
+// no session state.
 type connPool struct {
 	c  *connector
 	db func() *sql.DB // opened at first use
@@ -73,9 +73,9 @@ func (p *pooledConn) IsValid() bool {
 	return !ok || v.IsValid()
 }
 
-// on runs f as one attempt on a connection of the pool. One that was used
-// before is checked first if that is worth a round trip. The driver is not
-// called through sql.Conn, which would run a write again after driver.ErrBadConn.
+// on runs f as one attempt on a connection of the pool. With checked, it first checks a used
+// connection if this is worth a round trip. It bypasses sql.Conn, which would run a write again
+// after driver.ErrBadConn.
 func (p *connPool) on(ctx context.Context, checked bool, f func(driver.Conn) attempt.Outcome) (out attempt.Outcome) {
 	readOnly := p.c.dialect.ReadOnly
 	for stale := true; stale; {

@@ -13,16 +13,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// receiptPlace is where a table of receipts is.
+// receiptPlace is the place of a table of receipts.
 type receiptPlace struct {
 	name string // empty if that cannot be found out
-	// assumed: the log did not confirm that this data source's receipts are there.
+	// assumed means that the log did not confirm this place for the data source's receipts.
 	assumed bool
 }
 
-// withRights makes the error of an attempt of u say which rights on the table of
-// receipts are missing, or that the table is gone, if that is why it failed.
-// Where the table may be made again the next attempt does so.
+// withRights replaces the error of an attempt of u after the loss of the table of receipts, or of
+// a right on it. The new error names the missing rights. If the table may be created again, the
+// next attempt does so.
 func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.Unit, out attempt.Outcome) attempt.Outcome {
 	switch {
 	case u.Receipt == "" || out.Err == nil:
@@ -36,9 +36,9 @@ func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.U
 	return out
 }
 
-// withReceipt makes an attempt of u on any connection: it sees to the table of
-// receipts as lookForReceipts does, for the target may have been out of reach
-// before, and to the log's saying where that is, and runs the attempt then.
+// withReceipt makes an attempt of u on any connection. The target may have been unreachable
+// before, so it first looks for the table of receipts, as lookForReceipts does, and records its
+// place in the log.
 func (c *connector) withReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, run func() attempt.Outcome) attempt.Outcome {
 	keyed := u.Fingerprint != ""
 	place := c.knownPlace(keyed)
@@ -49,7 +49,7 @@ func (c *connector) withReceipt(ctx context.Context, conn driver.Conn, u *txlog.
 		}
 	}
 	if u.Place == "" && place.name != "" {
-		// A job that looks elsewhere would not see what this attempt applies.
+		// A job that looks elsewhere would not see this attempt's receipt.
 		if err := c.cfg.Storage.Locate(ctx, u, place.name, u.Session); err != nil {
 			return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("bed: not sent, could not record in the log where its receipt will be: %w", err)}
 		}
@@ -61,8 +61,9 @@ func (c *connector) withReceipt(ctx context.Context, conn driver.Conn, u *txlog.
 	return out
 }
 
-// knownPlace is where the table of receipts was found; nil if it was not, and for
-// a request under a key, if that need not be where earlier ones left theirs.
+// knownPlace returns the place of the table of receipts, or nil if it is not known. For a request
+// under a key, the place must be certain, because earlier requests may have left their receipts
+// elsewhere.
 func (c *connector) knownPlace(keyed bool) *receiptPlace {
 	place := c.receiptPlace.Load()
 	if place != nil && place.assumed && keyed {
@@ -71,10 +72,9 @@ func (c *connector) knownPlace(keyed bool) *receiptPlace {
 	return place
 }
 
-// locateReceipts finds or creates the table of receipts, and remembers where. If
-// the log does not say where they are, and the DSN names no schema, what is
-// under no key finds its receipt where it leaves it, and need not wait for the
-// log.
+// locateReceipts finds or creates the table of receipts, and remembers its place. If the log does
+// not answer, and the DSN names no schema, a write without a key need not wait for the log: it
+// will find its receipt in the same place again.
 func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn, keyed bool) (*receiptPlace, error) {
 	bounded, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout) // the caller's context may never end
 	err := attempt.CheckSchema(bounded, c.dialect, conn, c.cfg.Storage, c.target.DataSource, c.receipts)
@@ -96,8 +96,8 @@ func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn, keyed 
 	return place, nil
 }
 
-// forceReceipts looks for the table of receipts that a write recorded at least once needs
-// because its group can turn back.
+// forceReceipts looks for the table of receipts, for a write under AtLeastOnce that needs it
+// because its group has a compensation.
 func (c *connector) forceReceipts(ctx context.Context) error {
 	if c.knownPlace(false) != nil {
 		return nil
@@ -114,9 +114,8 @@ func (c *connector) forceReceipts(ctx context.Context) error {
 	return nil
 }
 
-// receiptsIn says how the receipt of a local transaction is written. A session
-// that has moved may find another table of that name, or none; known is false if
-// the right one's place is not known.
+// receiptsIn returns the receipts for a local transaction. A session that has moved may find
+// another table of that name, or no table. known is false if the right place is not known.
 func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 	r = c.receipts
 	if !t.moved || r.Schema != "" {
@@ -148,7 +147,7 @@ func (c *connector) again(ctx context.Context, conn driver.Conn, step besteffort
 	return c.onReceipt(ctx, conn, step, u)
 }
 
-// onReceipt makes a step that concerns the receipt of a unit alone.
+// onReceipt makes a step on the receipt of a unit alone.
 func (c *connector) onReceipt(ctx context.Context, conn driver.Conn, step besteffort.Step, u *txlog.Unit) attempt.Outcome {
 	if step == besteffort.MarkReported {
 		return attempt.MarkReported(ctx, c.dialect, conn, u, c.receipts)
@@ -165,14 +164,13 @@ var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts wa
 // eraseBatch is how many receipts are erased together between the callers' writes.
 const eraseBatch = 32
 
-// erasesInTurn reports whether receipts are erased on the callers' own
-// connections between their writes, instead of after calls return. So it is in
-// SQLite, which has one writer at a time: an application that keeps to one
-// connection is never locked out.
+// erasesInTurn reports whether receipts are erased on the callers' own connections between their
+// writes, instead of after calls return. SQLite does so: it has one writer at a time, and an
+// application with one connection is never locked out.
 func (c *connector) erasesInTurn() bool { return c.dialect.Flavor == txlog.FlavorSQLite }
 
-// eraseReceipts erases receipts that no attempt can need any more, on a
-// connection of the pool. What it cannot erase stays for its retention.
+// eraseReceipts erases unneeded receipts on a connection of the pool. Those that it cannot erase
+// stay for their retention.
 func (c *connector) eraseReceipts(ctx context.Context, _ removal.Session, ids []string) {
 	if c.target.NoSideConnection {
 		return
@@ -186,7 +184,7 @@ func (c *connector) eraseReceipts(ctx context.Context, _ removal.Session, ids []
 	}
 }
 
-// receiptsStay logs that err kept receipts from being erased.
+// receiptsStay logs that err prevented the erasing of receipts.
 func (c *connector) receiptsStay(err error) {
 	c.log.WithField("error", c.dialect.Describe(err)).Info("bed: receipts could not be erased, they stay for their retention")
 }

@@ -13,12 +13,10 @@ import (
 
 var registering sync.Mutex
 
-// RegisterDriver makes a wrapped driver available to sql.Open under name. It
-// is what the databases' packages build their Register on. parse reads a DSN
-// into a target: the bare driver's connector, the data source's name (the DSN
-// parameter bedDataSource, which the driver must not see) and the rest. Mistakes in
-// cfg, an empty name and a name that is taken are errors. It is safe for concurrent
-// use.
+// RegisterDriver makes a wrapped driver available to sql.Open under name. The databases' packages
+// build their Register on it. parse reads a DSN into a target: the bare driver's connector, the
+// data source's name (the DSN parameter bedDataSource, hidden from the driver) and the rest.
+// Mistakes in cfg, an empty name and a name in use are errors. It is safe for concurrent use.
 func RegisterDriver(name string, parse func(dsn string) (delivery.Target, error), cfg Config) error {
 	if name == "" {
 		return fmt.Errorf("bed: the driver's name is empty")
@@ -38,7 +36,7 @@ func RegisterDriver(name string, parse func(dsn string) (delivery.Target, error)
 	return nil
 }
 
-// wrapped is the driver that sql.Open finds.
+// wrapped is the registered driver.
 type wrapped struct {
 	parse func(dsn string) (delivery.Target, error)
 	cfg   Config

@@ -11,12 +11,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// unmet is a write of an open local transaction that did not change as many rows as it
-// must: the transaction must not be committed.
+// unmet is a write of an open local transaction that did not meet its row requirement. The
+// transaction must not be committed.
 type unmet struct {
-	// err is its RowsError; nil if there was none.
+	// err is its RowsError, or nil.
 	err error
-	// savepoints is how many of those that are set were set before it.
+	// savepoints is the number of current savepoints from before the write.
 	savepoints int
 }
 
@@ -29,8 +29,7 @@ func (s scope) require(call *delivery.Call) error {
 	return nil
 }
 
-// unchecked refuses, in a scope that requires rows, what may write and is not a single
-// DML.
+// unchecked refuses, in a scope that requires rows, any possible write other than a single DML.
 func (s scope) unchecked(st statement, f txlog.Flavor) error {
 	why := ""
 	switch {
@@ -78,8 +77,8 @@ func isUnmet(err error) bool {
 	return errors.As(err, &rows)
 }
 
-// stays is the RowsError of a write in the open transaction before a statement by
-// which it could be committed unseen.
+// stays returns the RowsError of a write in the open transaction, before a statement that could
+// commit the write unseen.
 func (t *localTx) stays(cl sqltext.Class) error {
 	if t == nil {
 		return nil

@@ -17,33 +17,31 @@ import (
 // TxOption changes a soft transaction.
 type TxOption func(*SoftTransaction)
 
-// SoftTransaction ties writes together, whichever databases they are for, that
-// are expected to arrive eventually. A write under its context that fails does
-// not stop the ones after it, because Exec does not return the failure: it
-// returns a Result with 0 rows, the entry is kept (pending for the job; parked
-// at once with its error when the database refused it), and End reports it.
+// SoftTransaction groups writes for any databases that are expected to arrive eventually. A failed
+// write under its context does not stop the following ones, because Exec does not return the
+// failure. Exec returns a Result with 0 rows and keeps the entry: pending for the job, or parked
+// at once with its error if the database refused it. End reports it.
 //
-// Exec still returns what could not be reported later if the caller died before End:
-// the error of a write whose entry could not be written (ErrNotLogged), or
-// may not have been (ErrUnknownOutcome). Query returns its errors too, since no rows can be
-// invented, and so do the statements of a local transaction before its COMMIT. Any
-// other COMMIT left pending is reported by End alone.
+// Exec still returns an error that a crash of the caller before End would hide: the write's entry
+// could not be written (ErrNotLogged), or may not have been (ErrUnknownOutcome). Query also
+// returns its errors, because no rows can be invented. So do the statements of a local transaction
+// before its COMMIT. Any other pending COMMIT is reported by End alone.
 //
-// Unless it is Staged or made by WithTx it is immediate, Sharding-JDBC's kind: each write runs when
-// Exec is called, and a crash between two of them loses the second, which was never
-// logged. It is safe for concurrent use.
+// Without Staged or WithTx it is immediate, Sharding-JDBC's kind: each write runs when Exec is
+// called, and a crash between two writes loses the second, because it was never logged. It is safe
+// for concurrent use.
 type SoftTransaction struct {
 	id string
-	// ctx is that of Begin, staged is what was recorded; both are set for staged
-	// ones only.
+	// ctx is Begin's context, and staged holds the recorded writes; both are set for staged ones
+	// only.
 	ctx    context.Context
 	staged *staging
-	// home is the transaction that the entries are written in; nil unless it is made by
-	// With. Its staged is home's then.
+	// home is the transaction with the entries; nil without WithTx. Its staged then belongs to
+	// home.
 	home *home
 	// unusable is why it cannot be begun.
 	unusable error
-	// key is that of Begin's context: a staged group is one request under it.
+	// key is the key in Begin's context: a staged group is one request under it.
 	key *IdempotencyKey
 	// turnAfter is CompensateAfter's.
 	turnAfter time.Duration
@@ -53,14 +51,13 @@ type SoftTransaction struct {
 	idle     chan struct{} // closed when running falls to 0 after ended
 	ended    bool
 	problems []error
-	// arrived are the data sources to which a write was delivered.
+	// arrived are the data sources with a delivered write.
 	arrived []string
 }
 
-// Begin opens a soft transaction. Writes under the returned context, through
-// any wrapped driver, belong to it until End. It returns ErrNested if ctx carries
-// one that has not ended, the error of ctx if that has ended, and an error for what With
-// cannot use.
+// Begin opens a soft transaction. Writes under the returned context, through any wrapped driver,
+// belong to it until End. It returns ErrNested for a ctx with an open one, the error of an ended
+// ctx, and an error for an unusable argument of WithTx.
 func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransaction, error) {
 	if err := ctx.Err(); err != nil {
 		return ctx, nil, err
@@ -88,35 +85,34 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 	return kept.InGroup(in.in(ctx)), s, nil
 }
 
-// Compensation returns a context under which a write is recorded to undo what the group
-// does at the write's data source:
+// Compensation returns a context under which a write is recorded as the compensation of the
+// group's write at the same data source:
 //
 //	_, err = stock.ExecContext(sctx, "UPDATE stock SET n = n - 1 WHERE article = ?", "apple")
 //	_, err = stock.ExecContext(soft.Compensation(sctx), "UPDATE stock SET n = n + 1 WHERE article = ?", "apple")
 //
-// It is for groups that are Staged or made by WithTx, and makes all their writes
-// ExactlyOnce. What is recorded is logged with the entries of the group, in the same
-// durable step, and does not run unless the group turns back: because a database refuses a
-// part of it (RequireRows and AtLeastRows too), because CompensateAfter has passed, or
-// because an operator says so (bed-job compensate). Then nothing more of the group is
-// applied, and for each data source, the last one first, the compensation runs in one local
-// transaction if, and only if, the group's part was applied there. An unknown outcome never
-// turns a group: receipts tell what was applied.
+// It is for groups that are Staged or made by WithTx, and makes all their writes ExactlyOnce. The
+// compensation is logged with the entries of the group, in the same durable step. It runs only if
+// a database refuses a part of the group (RequireRows and AtLeastRows too), CompensateAfter has
+// passed, or an operator orders it (bed-job compensate). Then no further part of the group is
+// applied. The data sources with an applied part are compensated, the last one first, each in one
+// local transaction. An unknown outcome never starts a compensation: receipts show which parts
+// were applied.
 //
-// End returns a *CompensatedError when all was undone within the call, and ErrPending when
-// the group has turned and the job goes on undoing it. A compensation that its database
-// refuses leaves the group half undone, for an operator. A part for which nothing is
-// recorded stays as it is if it was applied, and End names it in EndError.Delivered.
+// End returns a *CompensatedError after a compensation within the call, and ErrPending if the job
+// goes on with it. If a database refuses its compensation, the group stays half compensated, for
+// an operator. An applied part without a compensation stays as it is, and End names it in
+// EndError.Delivered.
 //
-// Record the write before its compensation: one for a data source that the group does not
-// write to is an error. The exception is the database of the transaction of WithTx: send what
-// undoes the transaction's own rows through a bed pool of that database, never through
-// the transaction; where that is of a bare driver, any data source without a write of the
-// group is taken to be its own. Compensations follow the rules of staged writes, and their
-// Results give ErrStaged for ever. Whatever is neither plain DML nor a query is refused,
-// and so is a group under an idempotency key. A query runs at once.
+// Record the write before its compensation: a compensation for a data source without a write of
+// the group is an error. The exception is the database of the transaction of WithTx. Send the
+// compensation of the transaction's own rows through a bed pool of that database, never through
+// the transaction. If the transaction belongs to a bare driver, bed takes any data source without
+// a write of the group for its own. Compensations follow the rules of staged writes, and their
+// Results always return ErrStaged. Statements other than plain DML and queries are refused, and so
+// is a group under an idempotency key. A query runs at once.
 //
-// The job needs every data source that is to be undone.
+// The job needs every data source with a compensation.
 func (s *SoftTransaction) Compensation(ctx context.Context) context.Context {
 	in := scopeOf(ctx)
 	in.soft, in.undo = s, true
@@ -126,14 +122,12 @@ func (s *SoftTransaction) Compensation(ctx context.Context) context.Context {
 // ID is the transaction's id, which its entries carry as transaction_id.
 func (s *SoftTransaction) ID() string { return s.id }
 
-// End closes the soft transaction and reports: nil when every write was
-// delivered; otherwise an *EndError, which gives each write that was refused
-// (Refused) and each that is pending (Pending). errors.Is(err, ErrPending) holds
-// if any is pending; errors.As finds the first *RefusedError, and the first of
-// the drivers' own errors. It waits for writes that still run in other
-// goroutines; when ctx ends first, the outcome of those is unknown
-// (ErrUnknownOutcome), and a later End may report it. Writes begun after End get ErrEnded. A second End
-// reports the same.
+// End closes the soft transaction. It returns nil if every write was delivered, and otherwise an
+// *EndError with the refused writes (Refused) and the pending ones (Pending). errors.Is(err,
+// ErrPending) holds for an EndError with a pending write. errors.As finds the first *RefusedError,
+// and the first of the drivers' own errors. End waits for writes that still run in other
+// goroutines. When ctx ends first, their outcome is unknown (ErrUnknownOutcome), and a later End
+// may report it. Writes begun after End get ErrEnded. A second End reports the same.
 func (s *SoftTransaction) End(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.ended
@@ -170,8 +164,8 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 	return &EndError{Errors: problems, Delivered: slices.Clone(s.arrived)}
 }
 
-// endStaged is finishStaged for End. A driver's panic goes on to the caller of
-// End, after everything is reported and nobody is left waiting.
+// endStaged is finishStaged for End. A driver's panic goes on to the caller of End, after
+// everything is reported and no one is left waiting.
 func (s *SoftTransaction) endStaged(ctx context.Context) {
 	problems := []error{because(ErrUnknownOutcome, fmt.Errorf("the end of the staged soft transaction %s panicked", s.id))}
 	defer func() {
@@ -212,8 +206,8 @@ func (s *SoftTransaction) leave() {
 	}
 }
 
-// left is leave for a write, to be deferred: a write that a driver's panic cuts
-// short is in the log, and End reports it.
+// left is a deferred leave for a write. After a driver's panic the write is in the log, and End
+// reports it.
 func (s *SoftTransaction) left(d *besteffort.InFlight) {
 	p := recover()
 	if p != nil && d.Unit != nil {
@@ -227,7 +221,7 @@ func (s *SoftTransaction) left(d *besteffort.InFlight) {
 	}
 }
 
-// arrive notes that a write to a data source was delivered.
+// arrive notes a delivered write to a data source.
 func (s *SoftTransaction) arrive(dataSource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,15 +230,15 @@ func (s *SoftTransaction) arrive(dataSource string) {
 	}
 }
 
-// forget takes it back that anything was delivered.
+// forget clears the list of delivered data sources.
 func (s *SoftTransaction) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arrived = nil
 }
 
-// swallow keeps a pending or refused write's error for End. It reports whether
-// the caller need not know earlier, as it must if the log may hold nothing.
+// swallow keeps a pending or refused write's error for End. It returns false if the caller must
+// get the error now, because the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {
 	var refused *listener.RefusedError
 	inDoubt := errors.Is(err, txlog.ErrInDoubt)

@@ -12,52 +12,49 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Staged makes a soft transaction that only records: Exec under its context
-// sends nothing. End writes the entries of all its writes in one durable step,
-// whichever databases they are for, and then delivers them: different data
-// sources at the same time, the writes for one data source in order and as one
-// local transaction. Before End's write nothing has happened anywhere; after it
-// each part is delivered, whether the caller crashes or not, or is parked if its
-// database refuses it; if all are refused, End removes them.
+// Staged makes a soft transaction that only records: Exec under its context sends nothing. End
+// writes the entries of all its writes in one durable step, for any databases, and then delivers
+// them. It serves different data sources at the same time, and runs the writes for one data source
+// in order and as one local transaction. Before that step nothing has happened anywhere. After it
+// each part is delivered, even if the caller crashes, or parked if its database refuses it. If all
+// are refused, End removes them.
 //
-// The data sources must share one transaction log. If the entries cannot be written,
-// End returns ErrNotLogged and nothing was sent; only with Config.RunUnlogged writes
-// that are all for one data source run then, unlogged. The Result of Exec gives ErrStaged until
-// End has returned, then its rows and id, or what happened to the write. A write
-// that returns rows, or that needs its session, is refused with ErrStaged, and
-// so is one more than Config.MaxUnitStatements or MaxUnitBytes of its data
-// source allow. A query, and whatever else is not DML (DDL, CALL), runs at once
-// and does not see staged writes.
+// The data sources must share one transaction log. If the entries cannot be written, End returns
+// ErrNotLogged and nothing was sent; only with Config.RunUnlogged, writes for a single data source
+// then run unlogged. The Result of Exec returns ErrStaged until End has returned, then its rows
+// and id, or the error of the write. A write that returns rows, or needs its session, is refused
+// with ErrStaged, and so is any write beyond the Config.MaxUnitStatements or MaxUnitBytes of its
+// data source. A query, or any other statement except DML (DDL, CALL), runs at once and does not
+// see staged writes.
 //
-// A local transaction begun under the context records too: its Commit adds its
-// writes to the soft transaction, its Rollback drops them. Nothing is begun in
-// the database, so that its queries have neither snapshot nor locks; one that
-// asks for an isolation level is refused with ErrStaged, a read-only one is
-// begun. A context that ends before End discards everything.
+// A local transaction begun under the context records too. Its Commit adds its writes to the soft
+// transaction; its Rollback drops them. The database begins no transaction, so its queries have
+// neither snapshot nor locks. A BeginTx with an isolation level is refused with ErrStaged; a
+// read-only one does begin. A context that ends before End discards everything.
 //
-// gorm asks for the id that an INSERT generated as soon as it was sent, and
-// takes ErrStaged for a failure: give its models keys of their own.
+// gorm asks for the generated id right after an INSERT, and takes ErrStaged for a failure: give
+// its models keys of their own.
 func Staged() TxOption {
 	return func(s *SoftTransaction) { s.staged = &staging{sums: map[string]stagedSum{}} }
 }
 
-// staging is what a staged soft transaction has recorded.
+// staging holds the recorded writes of a staged soft transaction.
 type staging struct {
 	writes []*stagedWrite
-	// sums are by data source, that of the compensations under none.
+	// sums are by data source; the sum of the compensations has an empty name.
 	sums map[string]stagedSum
 	// messages: there are some among the writes.
 	messages bool
 }
 
-// stagedSum is what was recorded for one unit.
+// stagedSum is the size of the writes recorded for one unit.
 type stagedSum struct {
 	settings          string
 	statements, bytes int
 }
 
-// admit says why writes for one unit cannot be added to the group; sum is what there would
-// be in it with them.
+// admit returns an error if writes for one unit cannot join the group; sum is the size of the unit
+// with them.
 func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 	c := writes[0].c
 	if len(g.writes) > 0 {
@@ -88,14 +85,14 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 	return sum, err
 }
 
-// add adds writes that were admitted with sum.
+// add adds admitted writes, with sum as the new size.
 func (g *staging) add(sum stagedSum, writes ...*stagedWrite) {
 	g.sums[writes[0].unit()] = sum
 	g.messages = g.messages || writes[0].c.sendsMessages()
 	g.writes = append(g.writes, writes...)
 }
 
-// remove drops those writes of which gone is true.
+// remove drops the writes for which gone is true.
 func (g *staging) remove(gone func(*stagedWrite) bool, why error) {
 	g.writes = slices.DeleteFunc(g.writes, func(w *stagedWrite) bool {
 		if !gone(w) {
@@ -118,10 +115,10 @@ type stagedWrite struct {
 	receipt   bool
 	// id is a message's.
 	id string
-	// undo: it is a compensation, which has no result.
+	// undo means a compensation, without a result.
 	undo  bool
 	order string // its order key
-	// behind is what the unit waits for since this write, or one before it, is in it.
+	// behind is the predecessor of the unit, as of this write.
 	behind string
 
 	mu     sync.Mutex
@@ -131,7 +128,7 @@ type stagedWrite struct {
 
 var _ driver.Result = (*stagedWrite)(nil)
 
-// unit names what the write is in: its data source, or nothing for what undoes the group.
+// unit names the write's unit: its data source, or an empty name for the compensation.
 func (w *stagedWrite) unit() string {
 	if w.undo {
 		return ""
@@ -180,7 +177,7 @@ type stagedTx struct {
 	c    *Conn
 	ctx  context.Context
 	soft *SoftTransaction
-	// receipt: its writes leave one. undo: they are compensations.
+	// receipt means that its writes leave a receipt; undo makes them compensations.
 	receipt, undo bool
 	writes        []*stagedWrite
 	under         scope // of its BeginTx
@@ -212,7 +209,7 @@ func (t *stagedTx) rollbackTo(n int) {
 	t.writes = t.writes[:n]
 }
 
-// drop has writes that will not be sent say why.
+// drop gives its reason to writes that will not be sent.
 func drop(writes []*stagedWrite, why error) {
 	for _, w := range writes {
 		w.set(nil, why)
@@ -305,8 +302,8 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	return attempt.Reply{Result: w}, nil
 }
 
-// control follows savepoints inside a local transaction that only
-// records; there is nothing to send.
+// control follows savepoints inside a local transaction that only records; there is nothing to
+// send.
 func (t *stagedTx) control(cl sqltext.Class) (handled bool, err error) {
 	at := t.find(cl.Name)
 	switch cl.Kind {
@@ -330,7 +327,7 @@ func (t *stagedTx) control(cl sqltext.Class) (handled bool, err error) {
 	return false, nil
 }
 
-// recording says why nothing more can be recorded.
+// recording returns an error if nothing more can be recorded.
 func (s *SoftTransaction) recording() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,7 +350,7 @@ func (s *SoftTransaction) discarded(why error) error {
 	return fmt.Errorf("bed: the staged soft transaction %s is discarded: %w", s.id, why)
 }
 
-// stage adds writes for one data source to the group, or none of them.
+// stage adds writes for one data source to the group: all of them, or none.
 func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) error {
 	if s.home != nil {
 		return s.home.stage(ctx, writes)
@@ -373,11 +370,10 @@ func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) err
 	return err
 }
 
-// Discard drops what a staged soft transaction has recorded: nothing ran, and
-// nothing will. Everything after it, End included, gets ErrEnded. After End it
-// does nothing; an immediate one is merely ended, and so is one made by WithTx: its
-// entries are rows of its transaction, which is to be rolled back. What that commits
-// all the same, the job delivers.
+// Discard drops the recorded writes of a staged soft transaction: nothing ran, and nothing will.
+// Everything after it, End included, gets ErrEnded. After End it does nothing. An immediate one
+// merely ends. So does one made by WithTx: its entries are rows of its transaction, so roll that
+// back. If the transaction commits all the same, the job delivers the entries.
 func (s *SoftTransaction) Discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,22 +18,21 @@ type stagedUnit struct {
 	c      *connector
 	writes []*stagedWrite
 	unit   txlog.Unit
-	// keyed is the unit under its key; nil without one.
+	// keyed is the unit's write under its key; nil without a key.
 	keyed *keyedWrite
 	// behind is why it is left to the job: a part of its group, or a message before it, is
 	// pending.
 	behind   error
 	err      error
 	panicked any
-	// part is which part of a group that can turn back it is, from 1; 0: of none. forced:
-	// it was to be at least once.
+	// part is its number in a compensable group, from 1; 0 means no such group. forced means that
+	// it was to be AtLeastOnce.
 	part   int
 	forced bool
 }
 
-// finishStaged writes all entries in one step and delivers them to their data
-// sources side by side. It gives what End reports, and the value of a driver's
-// panic.
+// finishStaged writes all entries in one step and delivers them to their data sources side by
+// side. It returns End's report, and the value of a driver's panic.
 func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
 	if s.home != nil {
 		return s.home.finish(ctx)
@@ -70,10 +69,9 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	return problems, panicked
 }
 
-// deliver delivers units whose entries are in the log side by side, as a group that can
-// turn back if back is not nil. What it gives is finishStaged's; whole says that it
-// concerns all of such a group. settled are those of the group that others have delivered,
-// or not.
+// deliver delivers units with entries in the log side by side, as a group with the compensation
+// back if that is not nil. It returns what finishStaged returns; whole means that the errors
+// concern all of such a group. settled are the units of the group settled by others.
 func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back *stagedUnit, g besteffort.Group, settled ...*stagedUnit) (problems []error, whole bool, panicked any) {
 	s.run(ctx, units, back != nil, settled)
 	var err error
@@ -155,7 +153,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 	return units, nil
 }
 
-// open makes the unit ready to be logged, under the transaction's key if it is keyed.
+// open makes the unit ready to be logged, under the transaction's key if keyed.
 func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (err error) {
 	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, id: id}, keyed || receipt, &u.unit, nil, u)
 	u.KeepRefused = true
@@ -195,7 +193,7 @@ func (u *stagedUnit) submit(ctx context.Context) {
 	u.err = u.c.deliverer.Deliver(ctx, &u.InFlight)
 }
 
-// answer hands the outcome to the results that Exec returned.
+// answer sets the outcome of the Results that Exec returned.
 func (u *stagedUnit) answer(err error) {
 	u.err = err
 	u.keyed.settle(err)

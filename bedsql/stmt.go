@@ -13,7 +13,7 @@ import (
 type stmt struct {
 	c *Conn
 	statement
-	// whole is what s is part of; nil once it is closed.
+	// whole is the convertingStmt around s; nil once it is closed.
 	whole *convertingStmt
 }
 
@@ -25,8 +25,8 @@ var (
 	_ driver.ColumnConverter   = (*convertingStmt)(nil) //nolint:staticcheck // deprecated, but drivers have it
 )
 
-// convertingStmt is a stmt whose driver converts by column. A statement must not
-// have that interface if its driver does not.
+// convertingStmt is a stmt whose driver converts by column. A statement must lack that interface
+// if its driver does.
 type convertingStmt struct {
 	stmt
 	columns driver.ColumnConverter //nolint:staticcheck // deprecated, but drivers have it
@@ -91,9 +91,9 @@ func (s *stmt) with(args []driver.NamedValue, rows bool) statement {
 	return st
 }
 
-// prepareLate prepares what could not be prepared when the application asked for
-// it. It is for writes that go straight to the driver, on a dialled connection: a
-// logged one runs by its text, so that preparing it is part of the attempt.
+// prepareLate prepares a statement that could not be prepared at the application's request. It
+// serves writes that go straight to the driver, on a dialled connection. A logged write runs by
+// its text, because its preparation is part of the attempt.
 func (s *statement) prepareLate(ctx context.Context) error {
 	if s.late == nil {
 		return nil

@@ -18,10 +18,9 @@ type tx struct {
 
 var _ driver.Tx = (*tx)(nil)
 
-// Commit implements driver.Tx. The writes of the transaction are logged as one
-// unit before COMMIT is sent. An answer of the database to COMMIT is the
-// caller's; without an answer the unit is delivered again if that is safe, and
-// parked if not.
+// Commit implements driver.Tx. It logs the writes of the transaction as one unit before it sends
+// COMMIT. The caller gets the database's answer to COMMIT. Without an answer the unit is delivered
+// again if that is safe, and parked otherwise.
 func (t *tx) Commit() error {
 	c := t.c
 	_ = c.tx.still(t.ctx) // it is lost if not

@@ -9,9 +9,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// watchedRows are rows that are read inside a local transaction: the error that
-// ends them may say that the transaction is gone. database/sql sees them as the
-// driver's own.
+// watchedRows are rows read inside a local transaction. The error at their end may mean that the
+// transaction is gone. To database/sql they look like the driver's own.
 type watchedRows struct {
 	driver.Rows
 	attempt.ColumnTypes
@@ -29,9 +28,8 @@ var (
 	_ driver.RowsColumnTypePrecisionScale   = (*watchedRows)(nil)
 )
 
-// watch watches the rows of a query inside a local transaction, unless they are
-// read to their end. Only on MySQL can a query that fails end its transaction and
-// leave the session in autocommit.
+// watch watches the rows of a query inside a local transaction, unless they are already complete.
+// Only on MySQL can a failed query end its transaction and leave the session in autocommit.
 func (t *localTx) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
 	if err != nil || rows == nil || t == nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows
@@ -51,7 +49,7 @@ func (r *watchedRows) note(err error) error {
 
 func (r *watchedRows) Next(dest []driver.Value) error { return r.note(r.Rows.Next(dest)) }
 
-// Close implements driver.Rows: it reads what is left.
+// Close implements driver.Rows: it reads the remaining rows.
 func (r *watchedRows) Close() error { return r.note(r.Rows.Close()) }
 
 func (r *watchedRows) HasNextResultSet() bool {
