@@ -16,8 +16,8 @@ import (
 // api is the shop's, over HTTP.
 type api struct{ *shop }
 
-// handler serves it. Behind bedhttp a request that a client sends twice under one
-// Idempotency-Key is handled once, and answered twice with the same response.
+// handler serves the API. Behind bedhttp, a request that a client sends twice under one
+// Idempotency-Key is handled once and gets the same response twice.
 func (x api) handler() (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", x.postOrder)
@@ -36,16 +36,16 @@ func (x api) handler() (http.Handler, error) {
 	return once(mux), nil
 }
 
-// customer is whose key a request carries. A real shop has authentication in front of bedhttp,
-// and takes it from there.
+// customer returns the owner of a request's key. A real shop has authentication in front of
+// bedhttp, and takes the customer from there.
 func customer(r *http.Request) string { return "customer-1" }
 
-// orderID is one for a key, however often the request is handled.
+// orderID is the same for a key, however often the request is handled.
 func orderID(r *http.Request) string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(customer(r)+" "+bedhttp.Key(r.Context()))).String()
 }
 
-// postOrder answers as soon as the order is certain to be decided; its address tells how.
+// postOrder answers once the order is certain to be decided. Its address shows the decision.
 func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.Article == "" || o.N < 1 {
@@ -66,7 +66,7 @@ func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// patchOrder changes the note of an order of which the client has seen the newest version.
+// patchOrder changes the note of an order if the client has seen the newest version.
 func (x api) patchOrder(w http.ResponseWriter, r *http.Request) {
 	var to order
 	if err := json.NewDecoder(r.Body).Decode(&to); err != nil {
@@ -85,7 +85,7 @@ func (x api) postShip(w http.ResponseWriter, r *http.Request) {
 	x.changed(w, r, seen.Version, x.ship(r.Context(), r.PathValue("id"), seen.Version))
 }
 
-// changed answers 202 also for what is delivered: some of it may still be on its way.
+// changed answers 202 even after a delivery: some of it may still be on its way.
 func (x api) changed(w http.ResponseWriter, r *http.Request, from int64, err error) {
 	var other *bedsql.RowsError
 	switch o := bedsql.OutcomeOf(err); {

@@ -16,7 +16,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 )
 
-// fault is something that goes wrong, and what the shop does about it.
+// fault is something that goes wrong, with the shop's reaction.
 type fault struct {
 	name, what string
 	run        func(*stage) error
@@ -92,7 +92,7 @@ var faults = []fault{
 	}},
 }
 
-// stage is where a fault is shown: a shop with its API, its consumer and a job.
+// stage is the scene of a fault: a shop with its API, its consumer and a job.
 type stage struct {
 	*shop
 	ctx     context.Context
@@ -102,7 +102,7 @@ type stage struct {
 	failing atomic.Bool
 }
 
-// show makes the fault in a shop that is opened for it, and tells what happens.
+// show causes the fault in a newly opened shop, and reports the events.
 func (f fault) show(ctx context.Context, settings settings, out io.Writer) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -126,7 +126,7 @@ func (f fault) show(ctx context.Context, settings settings, out io.Writer) (err 
 	return err
 }
 
-// bill fails once if it is to fail.
+// bill fails once if it is told to.
 func (s *stage) bill(ctx context.Context, tx *sql.Tx, event *message.Message) error {
 	err := s.shop.bill(ctx, tx, event)
 	if s.failing.CompareAndSwap(true, false) {
@@ -174,8 +174,8 @@ func (s *stage) locked(name string, f func()) error {
 	return errors.Join(s.tell(), s.round())
 }
 
-// canceled waits until nobody waits for a lock of the ledger: PostgreSQL learns a little later
-// that a write has been given up, and would run it once the lock is released.
+// canceled waits until no one waits for a lock of the ledger. PostgreSQL notices a little later
+// that a write was cancelled, and would run it after the release of the lock.
 func (s *stage) canceled() error {
 	late := time.After(time.Minute)
 	for {
@@ -192,7 +192,7 @@ func (s *stage) canceled() error {
 	}
 }
 
-// round runs the job until nothing is left to be done.
+// round runs the job until there is nothing left to do.
 func (s *stage) round() error {
 	fmt.Fprintln(s.out, "  the job runs")
 	for {
@@ -217,7 +217,7 @@ func (s *stage) billed(events int64) error {
 	return nil
 }
 
-// tell writes down what the databases hold.
+// tell writes down the contents of the databases.
 func (s *stage) tell() error {
 	b, err := look(s.shop)
 	states := "no order"
@@ -228,7 +228,7 @@ func (s *stage) tell() error {
 	return err
 }
 
-// books are what the databases hold.
+// books are the contents of the databases.
 type books struct {
 	orders                   []order
 	apples, owed, due, bills int64
@@ -245,7 +245,7 @@ func look(x *shop) (b books, err error) {
 	)
 }
 
-// lock has somebody else hold a lock on a database, who comes without bed.
+// lock locks a database as another client would, without bed.
 func lock(ctx context.Context, x *shop, name string) (unlock func() error, err error) {
 	take := map[string][]string{
 		"stock":  {"BEGIN", "SELECT * FROM articles FOR UPDATE"},

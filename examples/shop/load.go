@@ -17,14 +17,14 @@ import (
 type customers struct {
 	*shop
 	url string
-	// every is the pause between two orders, calm the one between two faults, each of which
+	// every is the pause between two orders, and calm the pause between two faults. Each fault
 	// lasts for trouble.
 	every, calm, trouble time.Duration
 
 	accepted, shipped, faults atomic.Int64
 }
 
-// run goes on until ctx is done, and ends what was begun.
+// run goes on until ctx is done, and then finishes its work.
 func (c *customers) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -57,8 +57,8 @@ func (c *customers) post(path, body string, accepted *atomic.Int64) (location st
 	return ""
 }
 
-// breakLedger locks the ledger and takes a table of it away, in turn: what is written to it
-// meanwhile is pending, or refused. An order is shipped between two faults.
+// breakLedger locks the ledger, or takes one of its tables away, in turn. A write to the ledger is
+// meanwhile pending or refused. Between two faults an order is shipped.
 func (c *customers) breakLedger(ctx context.Context) {
 	for n := 0; ; n++ {
 		before := c.shipped.Load()

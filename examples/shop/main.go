@@ -1,6 +1,6 @@
-// Shop is a whole application to read, to run and to break. Orders come in by HTTP, each under
-// an Idempotency-Key; what an order needs in three databases happens in all of them or is
-// undone; an event tells of an order that was shipped, and its consumer writes one bill.
+// Shop is a whole application to read, to run and to break. Orders come in by HTTP, each under an
+// Idempotency-Key. An order changes three databases: either all of them, or the change is
+// compensated. An event announces a shipped order, and its consumer writes one bill.
 //
 //	go run ./examples/shop                      # SQLite and a broker in memory: no server
 //	go run ./examples/shop -fault out-of-stock  # shows a fault; all shows each, as in faults.txt
@@ -8,8 +8,8 @@
 // With BED_LOG_DSN, ORDERS_DSN and STOCK_DSN, of one MySQL or MariaDB server, LEDGER_DSN, of
 // PostgreSQL, and NATS_URL it runs on servers, as in compose.yaml.
 //
-// shop.go is what the shop does: read it first. api.go is HTTP, open.go opens what it needs,
-// faults.go and load.go break it.
+// shop.go is the shop's own work: read it first. api.go is HTTP, open.go opens the databases and
+// the broker, faults.go and load.go break them.
 package main
 
 import (

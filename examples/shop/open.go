@@ -34,28 +34,28 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// settings say where the databases and the broker are.
+// settings locate the databases and the broker.
 type settings struct {
-	// Log, Orders and Stock are DSNs of one MySQL or MariaDB server, Ledger is one of
-	// PostgreSQL, NATS a URL. Without Log everything is SQLite, in a directory that goes when
-	// the shop does, and the broker is in memory: what nobody has consumed then is gone.
+	// Log, Orders and Stock are DSNs of one MySQL or MariaDB server, Ledger is a DSN of
+	// PostgreSQL, NATS a URL. Without Log every database is SQLite, in a directory that disappears
+	// with the shop. The broker is then in memory, and loses unconsumed messages with the shop.
 	Log, Orders, Stock, Ledger, NATS string
 	Topic                            string // of the events
 	// Patience is how long a database may take for a write until the job delivers it.
 	Patience time.Duration
 }
 
-// shop is what the requests, the consumer and the faults work on.
+// shop holds the resources of the requests, the consumer and the faults.
 type shop struct {
 	topic                 string
 	storage               *txlog.SQLStorage
 	orders, ledger, stock *gorm.DB
-	// atHome: the log is on the server of the orders. What is written elsewhere commits with
-	// the order then, as rows of one transaction.
+	// atHome means that the log is on the server of the orders. Writes for other databases then
+	// commit with the order, as rows of one transaction.
 	atHome bool
-	// keys is where the requests' keys and responses are kept: with the orders if atHome, else
-	// in a file of their own, because SQLite has one writer at a time. It is a pool of its own:
-	// each request holds one of its connections while it waits for one of the others.
+	// keys holds the requests' keys and responses: with the orders if atHome, otherwise in a file
+	// of their own, because SQLite has one writer at a time. It is a pool of its own, because each
+	// request holds one of its connections while it waits for one of the others.
 	keys         *gorm.DB
 	broker       *broker
 	events       *bedmessage.Publisher
@@ -92,7 +92,7 @@ func open(ctx context.Context, s settings) (_ *shop, err error) {
 	bus := listener.NewBus(nil)
 	x.metrics = bedprom.New(bus)
 	patience := cmp.Or(s.Patience, 2*time.Second)
-	// What is taken from the stock must be taken once.
+	// The stock must be reduced only once.
 	cfg := bedsql.Config{Storage: x.storage, Bus: bus, Guarantee: bedsql.ExactlyOnce, AttemptTimeout: patience, RetryTimeout: patience / 2}
 	if x.orders, err = x.database("orders", mysqlOr, s.Orders, cfg, &order{}); err != nil {
 		return nil, err
@@ -120,13 +120,13 @@ func open(ctx context.Context, s settings) (_ *shop, err error) {
 	if x.targets["events"], err = bedmessage.Target(x.broker, "events", bedmessage.Confirms()); err != nil {
 		return nil, err
 	}
-	// The stock of a shop that is opened for the first time. The pears are for the load.
+	// The stock of a newly opened shop. The pears are for the load.
 	stock := x.stock.WithContext(bedsql.Unlogged(ctx)).Clauses(clause.OnConflict{DoNothing: true})
 	return x, stock.Create([]article{{"apple", 10}, {"pear", 1_000_000}}).Error
 }
 
-// database opens a database for gorm through bed. The log knows it by its name, and so does
-// bed-job's configuration.
+// database opens a database for gorm through bed. The log and bed-job's configuration use the same
+// name for it.
 func (x *shop) database(name, driver, dsn string, cfg bedsql.Config, tables ...any) (*gorm.DB, error) {
 	read := map[string]func(string) (delivery.Target, error){"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target}
 	target, err := read[driver](dsn)
@@ -185,7 +185,7 @@ func (x *shop) connect(ctx context.Context, url string) error {
 	return subscriber.SubscribeInitialize(x.topic) // makes the stream
 }
 
-// broker is a publisher that can be down, and publish twice.
+// broker is a publisher that a fault can take down, or make publish twice.
 type broker struct {
 	message.Publisher
 	down, twice atomic.Bool

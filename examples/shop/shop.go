@@ -39,7 +39,7 @@ type (
 	}
 )
 
-// The states of an order, and what each article costs.
+// The states of an order, and the prices of the articles.
 const (
 	placed    = "placed" // then shipped, or cancelled
 	shipped   = "shipped"
@@ -48,9 +48,9 @@ const (
 	cents = 100
 )
 
-// place writes an order, what is owed for it and what it takes from the stock, in three
-// databases. If there is too little in stock, whenever that turns out, all of it is undone:
-// the order is cancelled. Each write is checked before the next: after an error none follows.
+// place writes an order, its debt and its use of the stock, in three databases. If there is too
+// little in stock, at once or later, all of it is compensated: the order is cancelled. place
+// checks each write before the next, and stops after an error.
 func (x *shop) place(request context.Context, o *order) error {
 	ctx, soft, err := x.begin(request)
 	if err != nil {
@@ -90,18 +90,17 @@ func (x *shop) place(request context.Context, o *order) error {
 	return x.orders.WithContext(request).Clauses(clause.OnConflict{UpdateAll: true}).Create(o).Error
 }
 
-// ship is a step of the order's state machine: one conditional UPDATE, which also checks that
-// the caller has seen the newest version. What is owed becomes due, and an event says so. At
-// home all of that commits at once. On SQLite the state commits first: if the process ends
-// before the rest is logged, or the log is down, the order is billed when the client sends the
-// request again under its key, and not if it never does.
+// ship is a step of the order's state machine. It is one conditional UPDATE, which also checks the
+// client's version. The debt becomes due, and an event announces it. At home all of that commits
+// at once. On SQLite the state commits first. If the process ends before the rest is logged, or
+// the log is down, the order is billed only if the client sends the request again under its key.
 func (x *shop) ship(ctx context.Context, id string, version int64) error {
 	var o order
 	if err := x.orders.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {
 		return err
 	}
-	// An order that may still be cancelled is not shipped.
-	// The log forgets after a week that the group was delivered.
+	// An order is not shipped while it may still be cancelled. The log forgets the delivery of the
+	// group after a week.
 	if state, err := bedsql.Status(ctx, x.storage, o.GroupID); err != nil || state != bedsql.StateDelivered && state != bedsql.StateUnknown {
 		return errAgain
 	}
@@ -125,8 +124,8 @@ func (x *shop) ship(ctx context.Context, id string, version int64) error {
 	return x.end(ctx, soft)
 }
 
-// change changes an order that is placed, and is still of the version that the caller has
-// seen. *bedsql.RowsError: it is not.
+// change changes a placed order if the caller has seen its newest version. Otherwise it returns a
+// *bedsql.RowsError.
 func (x *shop) change(ctx context.Context, id string, version int64, to map[string]any) error {
 	ctx = bedsql.RequireRows(ctx, 1)
 	orders := x.orders.WithContext(ctx) // under the request's key: applied once, also if sent again
@@ -137,13 +136,13 @@ func (x *shop) change(ctx context.Context, id string, version int64, to map[stri
 	return orders.Model(&order{ID: id}).Where("status = ? AND version = ?", placed, version).Updates(to).Error
 }
 
-// errAgain is for a client that sends the request again.
+// errAgain asks the client to send the request again.
 var errAgain = errors.New("the outcome of the order is not known yet")
 
-// begin begins a group of writes in several databases, for a request that bedhttp handles.
-// At home it is made with the request's own transaction, which then commits the order, the
-// response and what is to be done elsewhere at once. A staged group leaves the request's key
-// behind: under a key nothing can be undone or published.
+// begin begins a group of writes in several databases, for a request behind bedhttp. At home it
+// uses the request's own transaction, which commits the order, the response and the entries for
+// the other databases at once. A staged group leaves the request's key behind, because a group
+// under a key can neither be compensated nor publish.
 func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTransaction, error) {
 	if x.atHome {
 		return bedsql.Begin(request, bedsql.WithTx(bedhttp.Tx(request)))
@@ -151,8 +150,8 @@ func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTran
 	return bedsql.Begin(context.Background(), bedsql.Staged())
 }
 
-// end logs a staged group, and delivers it: one that does not come here does nothing. At home
-// bedhttp ends the group, when it has committed its transaction.
+// end logs a staged group and delivers it. Without end, a staged group does nothing. At home
+// bedhttp ends the group after the commit of its transaction.
 func (x *shop) end(ctx context.Context, soft *bedsql.SoftTransaction) error {
 	if x.atHome {
 		return nil
@@ -160,21 +159,19 @@ func (x *shop) end(ctx context.Context, soft *bedsql.SoftTransaction) error {
 	return soft.End(ctx)
 }
 
-// within is gorm in a transaction that was begun without it.
+// within is gorm in a transaction begun without it.
 func within(db *gorm.DB, ctx context.Context, tx *sql.Tx) *gorm.DB {
 	db = db.WithContext(ctx)
 	db.Statement.ConnPool = tx
 	return db
 }
 
-// bill writes the bill of an order that was shipped, in the transaction that keeps the
-// receipt of the event.
+// bill writes the bill of a shipped order, in the transaction with the receipt of the event.
 func (x *shop) bill(ctx context.Context, tx *sql.Tx, event *message.Message) error {
 	return within(x.ledger, ctx, tx).Clauses(clause.OnConflict{DoNothing: true}).Create(&bill{OrderID: string(event.Payload)}).Error
 }
 
-// consume has each event processed once, until ctx is done: one that comes again is known by
-// its UUID.
+// consume processes each event once, until ctx is done. It recognizes a duplicate by its UUID.
 func (x *shop) consume(ctx context.Context, handle bedmessage.Handler) error {
 	ledger, err := x.ledger.DB()
 	if err != nil {

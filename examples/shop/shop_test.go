@@ -19,7 +19,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Each fault ends as faults.txt says, on SQLite as on servers.
+// Each fault ends as in faults.txt, on SQLite as on servers.
 func TestFaultsEndAsTold(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("faults.txt")
@@ -34,7 +34,7 @@ func TestFaultsEndAsTold(t *testing.T) {
 	if len(told) != len(faults) {
 		t.Errorf("faults.txt tells of %d faults, there are %d", len(told), len(faults))
 	}
-	// They mostly wait, so five at a time are shown, whatever -parallel says.
+	// The faults mostly wait, so five run at a time, whatever -parallel is.
 	each := func(t *testing.T, where func(t *testing.T, fault string) settings) {
 		t.Parallel()
 		got, errs := make([]strings.Builder, len(faults)), make([]error, len(faults))
@@ -68,8 +68,8 @@ func TestFaultsEndAsTold(t *testing.T) {
 	})
 }
 
-// Whatever breaks the ledger while customers order, each order is in all databases or in
-// none, once an operator has had what is parked tried again.
+// Whatever breaks the ledger while customers order, each order is in all databases or in none,
+// once an operator has retried the parked entries.
 func TestNoOrderIsLostToTheFaultsOfTheLedger(t *testing.T) {
 	t.Parallel()
 	for name, where := range map[string]func(*testing.T) settings{
@@ -96,7 +96,7 @@ func TestNoOrderIsLostToTheFaultsOfTheLedger(t *testing.T) {
 	}
 }
 
-// settle has a job and an operator do what is left, and looks at the books.
+// settle runs a job and an operator for the remaining entries, and checks the books.
 func settle(t *testing.T, x *shop) {
 	job, err := asyncjob.New(x.storage, x.targets, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay})
 	if err != nil {
@@ -160,7 +160,7 @@ func wait(t *testing.T, until func() bool, what any) {
 	}
 }
 
-// servers has the log, the orders and the stock in one database.
+// servers puts the log, the orders and the stock into one database.
 func servers(t *testing.T, nats, topic string) settings {
 	one := testdb.MySQL(t).DSN
 	return settings{
@@ -169,8 +169,8 @@ func servers(t *testing.T, nats, topic string) settings {
 	}
 }
 
-// A request that is refused leaves nothing in any database, although bedhttp commits the rows
-// that go with a 4xx.
+// A refused request leaves nothing in any database, although bedhttp commits the rows that go with
+// a 4xx.
 func TestRefusedOrderLeavesNothing(t *testing.T) {
 	t.Parallel()
 	x, url := serving(t, servers(t, "", "refused"))
@@ -204,7 +204,7 @@ func TestOrdersOfManyClientsDoNotWaitForEachOther(t *testing.T) {
 	all.Wait()
 }
 
-// The id of an order is that of its key, in whichever of its two forms the key is sent.
+// The two forms of a key lead to the same order.
 func TestOrderHasOneIDForBothFormsOfItsKey(t *testing.T) {
 	t.Parallel()
 	x, _ := serving(t, settings{})
@@ -244,7 +244,7 @@ func TestFaultIsKnownByItsWholeName(t *testing.T) {
 	}
 }
 
-// serving opens a shop that serves until the test ends.
+// serving opens a shop and serves until the test ends.
 func serving(t *testing.T, s settings) (x *shop, url string) {
 	t.Helper()
 	s.Patience = cmp.Or(s.Patience, time.Minute)
@@ -257,7 +257,7 @@ func serving(t *testing.T, s settings) (x *shop, url string) {
 			t.Error(err)
 		}
 	})
-	// What it has begun ends with close, which comes after the test's context.
+	// Its work ends with close, which comes after the test's context.
 	if url, err = x.start(context.WithoutCancel(t.Context()), "127.0.0.1:0", x.bill); err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,11 @@
-// Start-gorm is a whole program that writes to two databases through bed with gorm, in a
-// staged soft transaction: an order here, what is owed for it there. It needs no server:
-// log, orders and ledger are SQLite files in a directory that it makes and removes.
+// Start-gorm is a whole program that writes to two databases through bed with gorm, in a staged
+// soft transaction: an order here, its debt there. It needs no server: log, orders and ledger are
+// SQLite files in a directory that it makes and removes.
 //
 //	go run ./examples/start-gorm
 //
-// It places an order, another one while somebody keeps the ledger locked, and the first one
-// again. gorm.io/driver/mysql and gorm.io/driver/postgres take DriverName and DSN alike.
+// It places an order, another one while the ledger is locked, and the first one again.
+// gorm.io/driver/mysql and gorm.io/driver/postgres use DriverName and DSN in the same way.
 package main
 
 import (
@@ -26,8 +26,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// order and debt have keys that the application makes: they are known before anything is
-// written, and a second delivery meets them.
+// order and debt have keys from the application. The keys exist before any write, so a second
+// delivery meets the row.
 type order struct {
 	ID      string `gorm:"primaryKey"`
 	Article string
@@ -64,8 +64,8 @@ func main() {
 	unlock()
 	answer("o-1", place(ctx, orders, ledger, "o-1"))
 
-	// The job delivers what could not be written at once. In production it is a process of
-	// its own, bed-job, or a goroutine in Run.
+	// The job delivers the remaining writes. In production it is a process of its own, bed-job, or
+	// a goroutine in Run.
 	toOrders, err := sqlite.Target(ordersDSN)
 	check(err)
 	toLedger, err := sqlite.Target(ledgerDSN)
@@ -89,8 +89,8 @@ func open(dsn string, model any) (db *gorm.DB, closing func()) {
 	return db, func() { check(pool.Close()) }
 }
 
-// place logs both rows or none of them, even if the process ends in between. Each part of what
-// is logged may still be refused by its database; soft.Compensation would undo the other one then.
+// place logs both rows, or neither of them, even if the process ends in between. Each database may
+// still refuse its part; with soft.Compensation the other part would then be compensated.
 func place(ctx context.Context, orders, ledger *gorm.DB, id string) error {
 	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 	if err != nil {

@@ -1,11 +1,10 @@
-// Start-sql is a whole program that writes through bed with database/sql. It needs no
-// server: log and orders are SQLite files in a directory that it makes and removes.
+// Start-sql is a whole program that writes through bed with database/sql. It needs no server: log
+// and orders are SQLite files in a directory that it makes and removes.
 //
 //	go run ./examples/start-sql
 //
-// It places an order, another one while somebody keeps the database locked, and the first
-// one again. For MySQL or PostgreSQL import bedsql/mysql or bedsql/postgres and change the
-// DSNs.
+// It places an order, another one while the database is locked, and the first one again. For MySQL
+// or PostgreSQL import bedsql/mysql or bedsql/postgres and change the DSNs.
 package main
 
 import (
@@ -47,8 +46,8 @@ func main() {
 	unlock()
 	place(ctx, db, "o-1")
 
-	// The job delivers what could not be written at once. In production it is a process of
-	// its own, bed-job, or a goroutine in Run.
+	// The job delivers the remaining writes. In production it is a process of its own, bed-job, or
+	// a goroutine in Run.
 	target, err := sqlite.Target(dsn)
 	check(err)
 	job, err := asyncjob.New(storage, asyncjob.Targets{"orders": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay})

@@ -1,11 +1,11 @@
-// Start-sqlx is a whole program that writes through bed with sqlx, under idempotency keys:
-// what a client sends twice is applied once. It needs no server: log and stock are SQLite
+// Start-sqlx is a whole program that writes through bed with sqlx, under idempotency keys: a
+// request that a client sends twice is applied once. It needs no server: log and stock are SQLite
 // files in a directory that it makes and removes.
 //
 //	go run ./examples/start-sqlx
 //
-// It takes apples from the stock, takes them again under the same key, takes more than there
-// are, and takes some while somebody keeps the database locked.
+// It takes apples from the stock, takes them again under the same key, takes too many, and takes
+// some while the database is locked.
 package main
 
 import (
@@ -50,8 +50,8 @@ func main() {
 	take(ctx, db, "request-3", apples)
 	unlock()
 
-	// The job delivers what could not be written at once. In production it is a process of
-	// its own, bed-job, or a goroutine in Run.
+	// The job delivers the remaining writes. In production it is a process of its own, bed-job, or
+	// a goroutine in Run.
 	target, err := sqlite.Target(dsn)
 	check(err)
 	job, err := asyncjob.New(storage, asyncjob.Targets{"stock": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay})
@@ -64,13 +64,13 @@ func main() {
 	fmt.Println("the job delivered", report.Delivered, "and", left, "apples are left")
 }
 
-// taken is what a request takes from the stock.
+// taken is a request's use of the stock.
 type taken struct {
 	Article string
 	N       int
 }
 
-// take is refused if there are too few: RequireRows has the UPDATE change one row or none.
+// take is refused if there are too few apples: under RequireRows the UPDATE must change one row.
 func take(ctx context.Context, db *sqlx.DB, request string, t taken) {
 	ctx, key := bedsql.WithIdempotencyKey(bedsql.RequireRows(ctx, 1), request)
 	_, err := db.NamedExecContext(ctx, `UPDATE stock SET n = n - :n WHERE article = :article AND n >= :n`, t)

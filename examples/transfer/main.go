@@ -1,8 +1,8 @@
-// Transfer moves money from an account in one database to one in another, fails at the worst
-// moments, and shows that no cent is lost or made. transfer.go has the ways to do it.
+// Transfer moves money from an account in one database to an account in another, fails at the
+// worst moments, and shows that no cent is lost or made. transfer.go has the different ways.
 //
-// It reads its databases from the environment: BED_LOG_DSN and NORTH_DSN, of one MySQL or
-// MariaDB server, and SOUTH_DSN, of PostgreSQL.
+// It reads its databases from the environment: BED_LOG_DSN and NORTH_DSN, of one MySQL or MariaDB
+// server, and SOUTH_DSN, of PostgreSQL.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// show makes transfers one after the other, runs the job after each until it finds nothing to
-// do, and tells what they came to.
+// show makes transfers one after the other. After each it runs the job until there is nothing left
+// to do, and prints the result.
 func (b *bank) show(ctx context.Context, out io.Writer) error {
 	for _, s := range []struct {
 		what  string

@@ -28,7 +28,7 @@ func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error)
 	if err != nil {
 		return nil, err
 	}
-	// What is added to a balance must be added once.
+	// A deposit must be added once.
 	cfg := bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, AttemptTimeout: 5 * time.Second, RetryTimeout: 5 * time.Second}
 	north, err1 := mysql.Target(northDSN)
 	south, err2 := postgres.Target(southDSN)
@@ -65,7 +65,7 @@ func (b *bank) close() {
 	_ = b.storage.Close()
 }
 
-// fault is what goes wrong in a transfer.
+// fault is a failure in a transfer.
 type fault int
 
 const (
@@ -85,8 +85,8 @@ var errEnded = fmt.Errorf("%w: the process ended before End", bedsql.ErrUnknownO
 
 const credit = "UPDATE account SET balance = balance + $1 WHERE id = 1"
 
-// with moves money by a local transaction in the north: the entry that says what is to be
-// done in the south is a row of it.
+// with moves money by a local transaction in the north. The entry for the write in the south is a
+// row of that transaction.
 func (b *bank) with(ctx context.Context, cents int64, f fault) error {
 	tx, err := b.north.BeginTx(ctx, nil)
 	if err != nil {
@@ -116,9 +116,9 @@ func (b *bank) with(ctx context.Context, cents int64, f fault) error {
 	return soft.End(ctx) // or finds out, if COMMIT was not answered
 }
 
-// compensated moves money by a group that says what undoes it: if either side refuses, now or
-// when the job delivers, what the other has done is undone. To check the balance by a write of
-// its own before the group would not do: while that one is pending, nothing has logged the rest.
+// compensated moves money by a group with compensations: if either side refuses, now or when the
+// job delivers, the other side is compensated. A separate write to check the balance, before the
+// group, would not do: while that write is pending, nothing has logged the rest.
 func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
 	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 	if err != nil {
@@ -159,7 +159,7 @@ func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
 	return soft.End(ctx) // *bedsql.CompensatedError: all is undone
 }
 
-// balances says what the accounts hold.
+// balances returns the accounts' balances.
 func (b *bank) balances(ctx context.Context) string {
 	var north, south int64
 	if err := errors.Join(b.north.QueryRowContext(ctx, "SELECT balance FROM account").Scan(&north),
