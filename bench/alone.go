@@ -18,19 +18,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// alone is the protocol without this project, by hand and as short as it can
-// be: an entry that is written before the write and removed after it, with callers
-// who come together sharing an INSERT or a DELETE. It says what the protocol
-// itself costs on a machine. Nothing is retried, leased, watched or told
-// apart: a caller's error ends the run, and so do entries that are left because
-// their removal failed.
+// alone is the protocol without this project, by hand and as short as possible. It writes an entry
+// before the write and removes it after the write. Concurrent callers share an INSERT or a DELETE.
+// It shows the cost of the protocol itself on a machine. It does not retry, lease, watch or
+// classify anything: a caller's error ends the run, and so do entries left by a failed removal.
 type alone struct {
-	// what is one of the protocol's forms.
+	// what is the form of the protocol.
 	what aloneForm
 
 	mu             sync.Mutex
 	adds, removals []*wish
-	// added and removed tell that something queues.
+	// added and removed announce new wishes in a queue.
 	added, removed chan struct{}
 	// insert writes an entry by itself.
 	insert func(adds []*wish) error
@@ -40,10 +38,10 @@ type aloneForm struct {
 	log string
 	// before: an entry is removed before its caller returns.
 	before bool
-	// receipts: each write leaves one, which is erased with the log.
+	// receipts means that each write leaves a receipt, which is erased with the log.
 	receipts bool
-	// both: there is a write to each of two databases, whose entries are written
-	// together and which are delivered at the same time.
+	// both means a write to each of two databases. Their entries are written together, and the
+	// writes are delivered at the same time.
 	both bool
 	// alongside: an entry is written while its write is under way.
 	alongside bool
@@ -51,26 +49,25 @@ type aloneForm struct {
 	apart bool
 }
 
-// wish is what a caller wants written.
+// wish is a caller's request to the log.
 type wish struct {
 	id, params string
-	// target is which of the databases the write is for.
+	// target is the number of the write's database.
 	target int
-	// done is nil where nobody waits.
+	// done is nil if no one waits.
 	done chan error
 }
 
 const (
-	// What is removed after calls return goes together as in the project.
+	// Removals after the calls' return go together as in the project.
 	aloneBatch = 256
 	aloneFor   = 25 * time.Millisecond
 	aloneToken = "00000000-0000-7000-8000-000000000000"
-	// aloneFar is how many INSERTs are under way at a time to far servers, where
-	// that is worthwhile.
+	// aloneFar is the number of concurrent INSERTs to far servers, if concurrency pays there.
 	aloneFar = 4
 )
 
-// queue adds wishes and waits for their outcome, if somebody does.
+// queue adds wishes and waits for their outcome, if they have a done channel.
 func (a *alone) queue(list *[]*wish, told chan struct{}, wishes ...*wish) error {
 	a.mu.Lock()
 	*list = append(*list, wishes...)
@@ -88,8 +85,7 @@ func (a *alone) queue(list *[]*wish, told chan struct{}, wishes ...*wish) error 
 	return errors.Join(errs...)
 }
 
-// take takes what is to be written next: of the removals all, or a batch of
-// those that nobody waits for.
+// take takes the next wishes: all removals, or one batch of those without a waiting caller.
 func (a *alone) take(adds, removals, late bool) (newest, gone []*wish) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,7 +99,7 @@ func (a *alone) take(adds, removals, late bool) (newest, gone []*wish) {
 	return newest, gone
 }
 
-// write writes what queues until ctx is done: one write is under way at a time.
+// write writes the queued wishes until ctx is done, one write at a time.
 func (a *alone) write(ctx context.Context, adds, removals bool, write func(adds, removals []*wish) error) {
 	tick := time.NewTicker(aloneFor)
 	defer tick.Stop()
@@ -138,7 +134,7 @@ func (a *alone) write(ctx context.Context, adds, removals bool, write func(adds,
 	}
 }
 
-// byHand makes a contender of a form, which writes to MariaDB.
+// byHand makes a contender of a form, with MariaDB as its target.
 func byHand(what aloneForm) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		targets := w.targets[testdb.DriverMySQL][:1]
@@ -284,7 +280,7 @@ func (p *place) createLog(ctx context.Context) error {
 	return storage.Close()
 }
 
-// aloneDelivery is what a caller does between the log and its removal.
+// aloneDelivery is a caller's work between the entry and its removal.
 type aloneDelivery func(ctx context.Context, id string, n int64) error
 
 func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, update string, prepared bool) (aloneDelivery, error) {
@@ -309,7 +305,7 @@ func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, up
 type aloneServer struct {
 	ctx  context.Context //nolint:containedctx // that of its loops
 	pool *sql.DB
-	// targets is where receipts are erased; empty if there are none.
+	// targets are the databases for erasing receipts; empty without receipts.
 	targets []*sql.DB
 	text    string
 	stmts   sync.Map // from aloneStmt

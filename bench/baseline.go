@@ -41,8 +41,8 @@ func barely(driver string, updates int64, operate func(statement) operation) fun
 	}
 }
 
-// bareTwo are two autocommits in two databases, one after the other, with
-// nothing to hold them together.
+// bareTwo makes two autocommits in two databases, one after the other, without any bond between
+// them.
 func bareTwo(ctx context.Context, w *stage) (*setup, error) {
 	return bareBoth(ctx, w, func(ctx context.Context, st statement, n int64) error { return st.exec(ctx, n) })
 }
@@ -106,9 +106,8 @@ const (
 	shardingDelete = "DELETE FROM transaction_log WHERE id = ?"
 )
 
-// sequential is Sharding-JDBC's protocol: the log's row, the write and the
-// removal of the row, each a commit that is waited for. The log is in a
-// database of its own on the target's server.
+// sequential is Sharding-JDBC's protocol: the log's row, the write and the removal of the row,
+// each with a commit of its own. The log is in a database of its own on the target's server.
 func sequential(driver string) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		pool, update, balances, err := w.update(ctx, w.targets[driver][0])
@@ -160,8 +159,8 @@ func sequential(driver string) func(context.Context, *stage) (*setup, error) {
 
 var branches atomic.Int64
 
-// xa is MariaDB's two-phase commit over the databases, without the log that a
-// coordinator would have to write between the phases.
+// xa is MariaDB's two-phase commit over the databases. It omits the log that a coordinator would
+// have to write between the phases.
 func xa(databases int) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		var pools []*sql.DB
@@ -172,8 +171,8 @@ func xa(databases int) func(context.Context, *stage) (*setup, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The text is put together by the driver also where applications
-			// prepare: XA's own statements cannot be.
+			// The driver puts the text together even for applications that prepare, because XA's
+			// own statements cannot be prepared.
 			pool, err := target.open(w.far, false, w.callers)
 			if err != nil {
 				return nil, err

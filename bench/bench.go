@@ -32,8 +32,8 @@ func Main(o Options, args []string, out, progress io.Writer) int {
 	return 0
 }
 
-// Run measures and prints. An error means that something was not measured, or
-// that the work was not what a contender said it was.
+// Run measures and prints. An error means that a measurement is missing, or that a contender did
+// not do its work.
 func Run(ctx context.Context, o Options, out, progress io.Writer) (err error) {
 	if err := o.validate(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func Run(ctx context.Context, o Options, out, progress io.Writer) (err error) {
 	note := func(what string) { fmt.Fprintf(progress, "%6.1fs %s\n", time.Since(start).Seconds(), what) }
 	r := &results{opts: &o}
 	if o.runs("select") {
-		// First, while nothing else in the process has anything to do.
+		// First, while the rest of the process is idle.
 		r.selects = &selects{opts: &o}
 		if err := r.selects.run(note); err != nil {
 			return err
@@ -94,7 +94,7 @@ func (r *results) onServers(ctx context.Context, s *site, out io.Writer, note fu
 	return nil
 }
 
-// describe says what is measured on.
+// describe prints the machine and the servers.
 func (s *site) describe(ctx context.Context, o *Options, out io.Writer) error {
 	fmt.Fprintf(out, "%s, %s/%s, %d cores, %s\n", time.Now().Format(time.DateOnly), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	style := "text and arguments with each call, one round trip"
@@ -120,7 +120,7 @@ func (s *site) describe(ctx context.Context, o *Options, out io.Writer) error {
 	return nil
 }
 
-// roundTrip is the median time of a query of nothing.
+// roundTrip is the median time of an empty query.
 func (p *place) roundTrip(ctx context.Context, far bool) (time.Duration, error) {
 	pool, err := p.open(far, false, 1)
 	if err != nil {

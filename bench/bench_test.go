@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
-// brief are options for which the figures mean nothing.
+// brief are options for a run without meaningful figures.
 func brief() *Options {
 	return &Options{
 		Callers: []int{2}, Rounds: 1, Turn: 20 * time.Millisecond, WarmUp: time.Millisecond, RoundTrip: time.Millisecond,

@@ -12,20 +12,19 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// claims compares the time of a claim in a log with few parked rows and in one
-// with many.
+// claims compares the time of a claim in a log with few parked rows and in a log with many.
 type claims struct {
 	opts *Options
 	site *site
 	// few and many are the medians of each round in milliseconds, by driver.
 	few, many map[string]series
-	// fewBytes and manyBytes are what a claim allocates in this process.
+	// fewBytes and manyBytes are the bytes allocated by a claim in this process.
 	fewBytes, manyBytes map[string]series
 }
 
 const (
 	claimLimit = 100
-	// claimsPerRound is how many claims make one median.
+	// claimsPerRound is the number of claims for one median.
 	claimsPerRound = 11
 	claimSource    = "127.0.0.1:3306/orders"
 )
@@ -79,8 +78,7 @@ func (c *claims) run(ctx context.Context, progress func(string)) (err error) {
 	return nil
 }
 
-// heap makes a log whose parked rows are of the data source that is claimed
-// from, and older than what is due.
+// heap makes a log with parked rows for the claimed data source, older than the due rows.
 func (c *claims) heap(ctx context.Context, driver string, parked int) (*heap, error) {
 	p, err := c.site.create(driver)
 	if err != nil {
@@ -108,15 +106,13 @@ func (c *claims) heap(ctx context.Context, driver string, parked int) (*heap, er
 	}
 	analyse := "ANALYZE TABLE transaction_log"
 	if driver == testdb.DriverPostgres {
-		// What autovacuum would do in its time, so that it does not do it
-		// while claims are measured.
+		// This is autovacuum's work, done now to keep it out of the measurement.
 		analyse = "VACUUM (ANALYZE) transaction_log"
 	}
 	return h, p.exec(ctx, analyse)
 }
 
-// claim measures one claim of units that were left to the job before, and
-// removes them.
+// claim measures one claim of units left to the job before, and removes them.
 func (h *heap) claim(ctx context.Context) (ms, allocated float64, err error) {
 	units := make([]*txlog.Unit, claimLimit)
 	for i := range units {

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// scene is how many callers there are and where the servers are.
+// scene is the number of callers and the distance of the servers.
 type scene struct {
 	callers int
 	far     bool
@@ -21,8 +21,7 @@ type scene struct {
 type contender struct {
 	// id names it in figures and options, name in the table.
 	id, name string
-	// base is the id of the contender that it is compared with: the bare
-	// driver at the same work.
+	// base is the id of the contender for comparison: the bare driver at the same work.
 	base string
 	open func(context.Context, *stage) (*setup, error)
 }
@@ -150,7 +149,7 @@ func (s statement) within(ctx context.Context, tx *sql.Tx, args ...any) (sql.Res
 	return tx.ExecContext(ctx, s.text, args...)
 }
 
-// statement is the application's one, sent as the options say.
+// statement is the application's statement, prepared or not as in the options.
 type statement struct {
 	pool *sql.DB
 	text string
@@ -168,7 +167,7 @@ func newStatement(ctx context.Context, pool *sql.DB, text string, prepared bool)
 	return s, err
 }
 
-// exec runs it and wants it to have changed one row.
+// exec runs it and returns an error unless it changed one row.
 func (s statement) exec(ctx context.Context, args ...any) error {
 	res, err := s.send(ctx, args...)
 	return oneRow(res, err)
@@ -194,7 +193,7 @@ func oneRow(res sql.Result, err error) error {
 	return nil
 }
 
-// each gives the same operation to every caller.
+// each returns the same operation for every caller.
 func each(do operation) func(context.Context) (operation, func(), error) {
 	return func(context.Context) (operation, func(), error) { return do, func() {}, nil }
 }
@@ -217,7 +216,7 @@ func closeAll(pools ...*sql.DB) error {
 	return errors.Join(errs...)
 }
 
-// sum is a check that each operation of the scene changed its table once.
+// sum checks that each operation of the scene changed its table once.
 func (w *stage) sum(p *place, table string) func(context.Context, int64) error {
 	return func(ctx context.Context, done int64) error {
 		got, err := p.number(ctx, "SELECT SUM(balance) FROM "+table)

@@ -16,8 +16,8 @@ import (
 // tick is the unit of the times in /proc.
 const tick = 10 * time.Millisecond
 
-// spent is the processor time of this process and of the servers. It says
-// where the time of a write goes also while the machine has much else to do.
+// spent is the processor time of this process and of the servers. It shows the parts of a write's
+// time even on a busy machine.
 type spent struct{ here, mysql, postgres time.Duration }
 
 func (s spent) minus(o spent) spent {
@@ -28,8 +28,8 @@ func (s spent) plus(o spent) spent {
 	return spent{s.here + o.here, s.mysql + o.mysql, s.postgres + o.postgres}
 }
 
-// processes are those whose processor time can be read: on Linux, with the
-// servers on the same machine. 0 is one that cannot.
+// processes are the servers' processes: on Linux, with the servers on the same machine. 0 means
+// that the processor time cannot be read.
 type processes struct{ mysql, postgres int }
 
 func (s *site) processes(ctx context.Context) processes {
@@ -64,8 +64,7 @@ func (p processes) now() spent {
 	return spent{here: stat(os.Getpid()).own, mysql: stat(p.mysql).own, postgres: p.family(p.postgres)}
 }
 
-// family is the time of a process, of its children that live, and of those
-// that it has buried.
+// family is the time of a process, of its living children, and of its dead ones.
 func (p processes) family(pid int) time.Duration {
 	if pid == 0 {
 		return 0
@@ -82,8 +81,8 @@ func (p processes) family(pid int) time.Duration {
 	return sum
 }
 
-// precise is the time of a process of one thread to the nanosecond. Each of
-// many may have had less than a tick.
+// precise is the time of a single-threaded process to the nanosecond. Each of many may have had
+// less than a tick.
 func precise(pid int, ticks time.Duration) time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {
@@ -96,7 +95,7 @@ func precise(pid int, ticks time.Duration) time.Duration {
 	return time.Duration(ran)
 }
 
-// process is what /proc says of one.
+// process is the entry of a process in /proc.
 type process struct {
 	parent      int
 	own, buried time.Duration

@@ -25,7 +25,7 @@ type way struct {
 	guarantee bedsql.Guarantee
 	removal   bedsql.Removal
 	logging   bedsql.Logging
-	// uncounted: no account is kept of what happened to the writes of each minute.
+	// uncounted means that the writes of each minute are not counted.
 	uncounted bool
 	// ordered: each write is under an order key, see orderKey.
 	ordered bool
@@ -69,7 +69,7 @@ func wrapped(driver, dsn string, cfg bedsql.Config) (*sql.DB, error) {
 	return sql.OpenDB(c), nil
 }
 
-// ledger is a transaction log that is watched.
+// ledger is a watched transaction log.
 type ledger struct {
 	place    *place
 	storage  *txlog.SQLStorage
@@ -139,8 +139,8 @@ func (l *ledger) check(done int64, each int64) error {
 	return nil
 }
 
-// orderKey is the key for a row: each of 64 callers has 15 of their own, so that nothing is
-// pending under them.
+// orderKey is the key for a row. Each of 64 callers has 15 keys of its own, so that no write waits
+// under its key.
 func orderKey(row int64) string {
 	const keysPerCaller = 15
 	return strconv.FormatInt((row-1)/rowsPerCaller*keysPerCaller+(row-1)%keysPerCaller, 10)
@@ -198,7 +198,7 @@ func delivering(driver, logDriver string, how way, updates int64, operate func(s
 	}
 }
 
-// throughBed opens a target of MariaDB through bed, with the statement that writes there.
+// throughBed opens a target of MariaDB through bed, with the statement for it.
 func (w *stage) throughBed(ctx context.Context, target *place, table string, log *ledger) (*sql.DB, statement, error) {
 	dsn, err := target.dsn(w.far, w.opts.Prepared)
 	if err != nil {
@@ -213,7 +213,7 @@ func (w *stage) throughBed(ctx context.Context, target *place, table string, log
 	return pool, st, err
 }
 
-// staged writes to two databases as one group, its log in a third.
+// staged writes to two databases as one group, with its log in a third.
 func staged(how way) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		targets := w.targets[testdb.DriverMySQL]
@@ -283,8 +283,8 @@ func with(w way) way {
 	return w
 }
 
-// transferWith is a local transaction in the first database, with which a write to the
-// second one is recorded.
+// transferWith is a local transaction in the first database, which also records a write to the
+// second one.
 func transferWith(ctx context.Context, statements []statement, n int64) error {
 	tx, err := statements[0].pool.BeginTx(ctx, nil)
 	if err != nil {

@@ -9,14 +9,12 @@ import (
 	"time"
 )
 
-// distance makes a server seem farther away: what it says arrives a round trip
-// later than it was said, what it hears arrives at once. A client that sends
-// and waits cannot tell this from half the time each way. What is under way at
-// the same moment shares the time, as on a line; nothing is lost, and no fault
-// strikes.
+// distance makes a server seem farther away. Its output arrives a round trip late, and its input
+// arrives at once. A client that sends and waits cannot tell this from half the time each way.
+// Concurrent messages share the time, as on a line; nothing is lost, and no fault strikes.
 //
-// The delay lies in one direction because a wait of a millisecond is what an
-// idle Go process can keep: its shorter ones are rounded up to that.
+// The delay lies in one direction because an idle Go process can keep a wait of a millisecond, but
+// rounds shorter ones up to that.
 //
 // It is safe for concurrent use.
 type distance struct {
@@ -42,10 +40,10 @@ func newDistance(target string, roundTrip time.Duration) (*distance, error) {
 	return d, nil
 }
 
-// addr is where to reach the server as if it were far: "127.0.0.1:port".
+// addr is the address of the seemingly far server: "127.0.0.1:port".
 func (d *distance) addr() string { return d.listener.Addr().String() }
 
-// close cuts what is connected and returns when nothing runs any more.
+// close cuts the connections and returns after the last goroutine.
 func (d *distance) close() error {
 	err := d.listener.Close()
 	d.mu.Lock()
@@ -93,7 +91,7 @@ func (d *distance) connect(client net.Conn) {
 	d.drop(client, server)
 }
 
-// keep remembers the connections for close; false if that was called.
+// keep remembers the connections for close. It returns false after close.
 func (d *distance) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,13 +114,13 @@ func (d *distance) drop(conns ...net.Conn) {
 	}
 }
 
-// arrival is what the server said, and when it may be heard.
+// arrival is output of the server, with the time of its arrival.
 type arrival struct {
 	bytes []byte
 	at    time.Time
 }
 
-// listen stamps what the server says until it has said its last.
+// listen stamps the server's output until its end.
 func listen(server net.Conn, said chan<- arrival, after time.Duration) {
 	defer close(said)
 	buf := make([]byte, 64<<10)
@@ -137,8 +135,8 @@ func listen(server net.Conn, said chan<- arrival, after time.Duration) {
 	}
 }
 
-// tell hands it to the client in time. One that does not listen any more ends
-// the connection, so that the server is not waited for.
+// tell hands the output to the client in time. If the client no longer listens, tell closes the
+// connection, so that no one waits for the server.
 func tell(client net.Conn, said <-chan arrival) {
 	for a := range said {
 		time.Sleep(time.Until(a.at))
@@ -152,7 +150,7 @@ func tell(client net.Conn, said <-chan arrival) {
 	closeWrite(client)
 }
 
-// closeWrite tells the peer that nothing more will come.
+// closeWrite announces the end of the output to the peer.
 func closeWrite(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()

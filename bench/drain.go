@@ -25,13 +25,13 @@ const (
 	drainBatch    = 32
 )
 
-// drain measures how fast work that waits is worked off: by the job, by the
-// queues of others, and by the bare driver's callers.
+// drain measures the speed of working off a backlog: by the job, by other queues, and by callers
+// of the bare driver.
 type drain struct {
 	opts *Options
 	site *site
-	// conns is how many connections the bare driver has, and a job that
-	// delivers each unit alone.
+	// conns is the number of connections of the bare driver, and of a job that delivers each unit
+	// alone.
 	conns int
 	// rates are rows per second by target and contender, cpu the processor
 	// time of all their turns.
@@ -123,15 +123,15 @@ func (d *drain) drainers(target *place) []drainer {
 // warmUnits are enough for each of a job's connections.
 const warmUnits = 4 * drainConns
 
-// fast is a job's configuration for speed: up to drainBatch units in one local
-// transaction, for which few connections are enough.
+// fast is a job's configuration for speed: up to drainBatch units in one local transaction, with
+// few connections.
 func (d *drain) fast(c *asyncjob.Config) {
 	c.Concurrency = drainJobConns
 	c.DeliveryBatch = drainBatch
 	c.TransactionLogFetchDataCount = 1000
 }
 
-// alone is one with a local transaction for each unit.
+// alone is a configuration with a local transaction for each unit.
 func (d *drain) alone(c *asyncjob.Config) {
 	c.Concurrency = d.conns
 	c.TransactionLogFetchDataCount = 1000
@@ -169,11 +169,11 @@ func (d *drain) bare(target *place) func(context.Context, string) (func(context.
 	}
 }
 
-// noRow is what nobody's row is called: an UPDATE of it only warms up.
+// noRow is the id of no row: an UPDATE of it only warms up.
 const noRow = 0
 
-// warm opens the pool's connections and has each run the statement once, on no
-// row. A worker that has been at it for a while has done so.
+// warm opens the pool's connections and runs the statement once on each, on no row. A worker in
+// steady state has done so.
 func warm(ctx context.Context, pool *sql.DB, callers int, st statement) error {
 	var errs []error
 	conns := make([]*sql.Conn, 0, callers)
@@ -193,7 +193,7 @@ func warm(ctx context.Context, pool *sql.DB, callers int, st statement) error {
 	return errors.Join(errs...)
 }
 
-// together runs f by several and gives their errors.
+// together runs f concurrently and returns the errors.
 func together(ctx context.Context, callers int, f func(context.Context) error) error {
 	errs := make([]error, callers)
 	var all sync.WaitGroup
@@ -204,8 +204,7 @@ func together(ctx context.Context, callers int, f func(context.Context) error) e
 	return errors.Join(errs...)
 }
 
-// job has one job deliver units that were left to it, from a log of the
-// target's kind in a database of its own.
+// job delivers a backlog by one job, from a log of the target's kind in a database of its own.
 func (d *drain) job(target *place, g bedsql.Guarantee, change func(*asyncjob.Config)) func(context.Context, string) (func(context.Context) error, func(context.Context) error, error) {
 	return func(ctx context.Context, table string) (_, _ func(context.Context) error, err error) {
 		log, err := d.site.create(target.db.Driver)
@@ -246,8 +245,7 @@ func (d *drain) job(target *place, g bedsql.Guarantee, change func(*asyncjob.Con
 			}
 			return err
 		}
-		// Nothing is left of the first round but what a job has that has been
-		// at it for a while.
+		// After the first round only the steady state of a job remains.
 		err = fill(ctx, log, storage, warmUnits, func(int64) (*txlog.Unit, error) { return leave(noRow) })
 		if err == nil {
 			err = round(ctx, warmUnits)
@@ -290,10 +288,10 @@ func fill(ctx context.Context, log *place, storage txlog.Storage, units int, lea
 	return log.exec(ctx, "UPDATE transaction_log SET in_doubt = 0, lease_token = NULL, lease_until = NULL, next_try_time = creation_time")
 }
 
-// queue works jobs of one statement each off.
+// queue works off jobs of one statement each.
 func (d *drain) queue(target *place, q Queue) func(context.Context, string) (func(context.Context) error, func(context.Context) error, error) {
 	return func(ctx context.Context, table string) (_, _ func(context.Context) error, err error) {
-		// In the target's own database: one more would be one more to keep up.
+		// In the target's own database, because a further database would cost extra.
 		pool, err := sql.Open(target.db.SQLDriver(), target.db.DSN)
 		if err != nil {
 			return nil, nil, err

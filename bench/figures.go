@@ -7,17 +7,17 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// figure is one of those that are to be reached.
+// figure is a figure with a goal.
 type figure struct {
 	// name is for machines and does not change.
 	name string
-	// goal is what it must reach at least, or at most.
+	// goal is the bound for it, from below or above.
 	goal   float64
 	atMost bool
 	values series
 }
 
-// ofWrites are the figures that come from scenes; id and base are contenders'.
+// ofWrites are the figures of scenes; id and base are contenders.
 type ofWrites struct {
 	name   string
 	scene  func(*Options) string
@@ -54,14 +54,15 @@ var writeFigures = []ofWrites{
 	{"with_eo_8", near(8), "with-eo", txThen, throughput, 0.85, false},
 	{"with_eo_64", near(64), "with-eo", txThen, throughput, 0.50, false},
 	{"with_eo_1_1ms_p50", farOff(1), "with-eo", txThen, latency, 1.25, true},
-	// What an order key leaves of the throughput without one.
+	// The throughput with an order key, relative to the throughput without.
 	{"order_eo_64", near(64), "order-eo", "eo-mariadb-log-mariadb", throughput, 0.85, false},
 	{"http_key_1", near(1), "http-key", byHTTP, throughput, 0.80, false},
 	{"http_key_64", near(64), "http-key", byHTTP, throughput, 0.60, false},
-	// What the console's account of each minute leaves of the throughput without it.
+	// The throughput with the console's account of each minute, relative to the throughput
+	// without.
 	{"counted_mariadb_64", near(64), "alo-mariadb-log-mariadb", "uncounted-mariadb", throughput, 0.98, false},
 	{"counted_postgres_64", near(64), "alo-postgres-log-postgres", "uncounted-postgres", throughput, 0.98, false},
-	// Of two with a name the worse one counts.
+	// Of two figures with one name the worse one counts.
 	{"onfailure_alo_1_1ms", farOff(1), "onfailure-alo-mariadb", onMariaDB, throughput, 0.95, false},
 	{"onfailure_alo_1_1ms", farOff(1), "onfailure-alo-postgres", onPostgres, throughput, 0.95, false},
 	{"onfailure_alo_64", near(64), "onfailure-alo-mariadb", onMariaDB, throughput, 0.95, false},
@@ -78,7 +79,7 @@ var writeFigures = []ofWrites{
 	{"onfailure_tx_1_1ms_p50", farOff(1), "tx-onfailure", inTx, latency, 1.05, true},
 }
 
-// figuresUse says whether a scene's contender is in any figure.
+// figuresUse reports whether any figure uses a scene's contender.
 func figuresUse(o *Options, scene, id string) bool {
 	for _, f := range writeFigures {
 		if f.scene(o) == scene && (f.id == id || f.base == id) {
@@ -88,7 +89,7 @@ func figuresUse(o *Options, scene, id string) bool {
 	return false
 }
 
-// figures are those that were measured.
+// figures returns the measured figures.
 func (r *results) figures() []figure {
 	var all []figure
 	add := func(name string, values series, goal float64, atMost bool) {
@@ -130,7 +131,7 @@ func (r *results) figures() []figure {
 	return all
 }
 
-// worse gives the one that is farther from what it is to reach.
+// worse returns the figure that is farther from its goal.
 func (f figure) worse(other figure) figure {
 	if (other.values.median() > f.values.median()) == f.atMost {
 		return other

@@ -14,40 +14,38 @@ import (
 	"time"
 )
 
-// Options say what to measure and for how long.
+// Options choose the measurements and their duration.
 type Options struct {
-	// Figures measures only what the figures for machines are made of.
+	// Figures restricts the run to the figures for machines.
 	Figures bool
 	// Sections are those to run of writes, drain, claims and select; empty
 	// means all.
 	Sections string
-	// Contenders keeps of the contenders for writes those whose name matches,
-	// and the bare driver that they are compared with.
+	// Contenders keeps the contenders for writes with a matching name, and the bare driver for
+	// comparison.
 	Contenders string
 	// Callers are how many there are in each scene.
 	Callers []int
-	// Scenes keeps of the scenes those whose name matches: "64", "1 1ms".
+	// Scenes keeps the scenes with a matching name: "64", "1 1ms".
 	Scenes string
 	// Rounds is how many turns each contender gets in each scene.
 	Rounds int
 	// Within bounds the time of the run: once a section has used up its share
 	// there are fewer rounds, but three at least. 0 means no bound.
 	Within time.Duration
-	// Turn is for how long each turn is measured, and WarmUp for how long the
-	// load runs before that.
+	// Turn is the measured time of each turn, and WarmUp the time of the load before it.
 	Turn, WarmUp time.Duration
-	// RoundTrip is the simulated one of the scenes with far servers.
+	// RoundTrip is the simulated round trip of the scenes with far servers.
 	RoundTrip time.Duration
-	// Prepared has the application prepare its statement once. Otherwise each
-	// call sends text and arguments, which the MySQL driver puts together
-	// (interpolateParams) so that it takes one round trip as in PostgreSQL.
+	// Prepared makes the application prepare its statement once. Otherwise each call sends text
+	// and arguments. The MySQL driver then puts them together (interpolateParams), for one round
+	// trip as in PostgreSQL.
 	Prepared bool
 	// DrainUnits is how many units a job finds waiting.
 	DrainUnits int
-	// ParkedFew and ParkedMany are the numbers of parked rows between which
-	// the time of a claim is compared.
+	// ParkedFew and ParkedMany are the two numbers of parked rows for the comparison of claims.
 	ParkedFew, ParkedMany int
-	// Profiles is a directory for a CPU profile of each turn; empty means none.
+	// Profiles is a directory for a CPU profile of each turn; empty means no profiles.
 	Profiles string
 
 	// Wrappers and Queues are contenders of other people.
@@ -64,20 +62,20 @@ type Wrapper struct {
 // Queue is a job system on PostgreSQL.
 type Queue struct {
 	Name string
-	// Fill sets it up in the database of dsn, with one job for each statement,
-	// which a worker is to run on pool.
+	// Fill sets it up in the database of dsn, with one job for each statement. Workers run the
+	// jobs on pool.
 	Fill func(ctx context.Context, dsn string, pool *sql.DB, statement string, ids []int64) (Filled, error)
 }
 
 // Filled is a queue with work in it.
 type Filled struct {
-	// Drain lets the workers, which are up and wait, begin, and returns when
-	// all jobs are done and recorded as such.
+	// Drain lets the waiting workers begin. It returns when all jobs are done and recorded as
+	// such.
 	Drain func(context.Context) error
 	Close func(context.Context) error
 }
 
-// onlyFigures callers make a scene for those alone whose figures are of it.
+// onlyFigures is the number of callers in a scene that exists only for the figures.
 const onlyFigures = 8
 
 // parse reads the command line.
@@ -147,7 +145,7 @@ const (
 	claimsShare = 0.12
 )
 
-// another says whether a section goes on after n rounds.
+// another reports whether a section goes on after n rounds.
 func (o *Options) another(rounds int, start time.Time, share float64) bool {
 	const least = 3
 	if rounds >= o.Rounds {

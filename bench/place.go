@@ -90,7 +90,7 @@ func (s *site) create(driver string) (*place, error) {
 	return p, nil
 }
 
-// place is a database that is measured on.
+// place is a measured database.
 type place struct {
 	site  *site
 	db    testdb.DB

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// results are what a run measured; what was left out is nil.
+// results are the measurements of a run; an omitted one is nil.
 type results struct {
 	opts    *Options
 	writes  *writes
@@ -93,8 +93,8 @@ func (r *results) printWrites(out io.Writer) {
 	r.printProcessors(out, scenes, titles)
 }
 
-// printProcessors says what a write costs the client and the servers. Where log
-// and target are in one server, that one's time is both's.
+// printProcessors prints the client's and the servers' time for a write. If log and target share a
+// server, its time covers both.
 func (r *results) printProcessors(out io.Writer, scenes []scene, titles map[string]string) {
 	for _, sc := range scenes {
 		if sc.callers < 64 || sc.far {
@@ -215,7 +215,7 @@ func (r *results) printSelects(out io.Writer) {
 	table(out, "What passes through", rows)
 }
 
-// table writes rows, the first of which is the head.
+// table writes rows; the first row is the head.
 func table(out io.Writer, title string, rows [][]string) {
 	if len(rows) < 2 {
 		return

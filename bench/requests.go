@@ -16,8 +16,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// requests have an HTTP server, reached over the loopback, change two rows in a local
-// transaction: written exactly once by the handler's own transaction, or in that of the
+// requests drives an HTTP server over the loopback. Each request changes two rows in a local
+// transaction: written exactly once by the handler's own transaction, or in the transaction of the
 // request's Idempotency-Key, with its response.
 func requests(keyed bool) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
@@ -116,8 +116,8 @@ func service(st statement, keyed bool) (http.Handler, error) {
 	return with(handler), nil
 }
 
-// request sends one request and reads its answer. Each has a key of its own, which a
-// server without the middleware does not look at.
+// request sends one request and reads its answer. Each has a key of its own; a server without the
+// middleware ignores it.
 func request(ctx context.Context, client *http.Client, url string, n int64) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/pay?n=%d", url, n), http.NoBody)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// selects measures what a wrapper adds to a statement that is none of its
-// business, on a driver that answers from memory.
+// selects measures a wrapper's cost for a statement that passes through, on a driver that answers
+// from memory.
 type selects struct {
 	opts *Options
 	// nanoseconds and allocations of one SELECT by contender.
 	nanoseconds, allocations map[string]series
-	// more of them is what a wrapper takes beyond the bare driver: of each
-	// portion beyond the bare driver's just before.
+	// moreNanoseconds and moreAllocations are a wrapper's extra cost: of each portion over the
+	// bare driver's portion just before.
 	moreNanoseconds, moreAllocations map[string]series
 	order                            []string
 }
 
 const (
 	portions = 101
-	// queriesPerPortion are many enough that the clock's own cost does not count.
+	// queriesPerPortion is large enough to hide the cost of the clock.
 	queriesPerPortion = 400
 )
 
@@ -68,7 +68,7 @@ func (s *selects) run(progress func(string)) (err error) {
 		took := map[string]series{}
 		allocated := map[string]series{}
 		runtime.GC()
-		// Short portions in turns: what disturbs one is an outlier of many.
+		// Short portions in turns: a disturbance is one outlier among many.
 		for range portions {
 			for _, name := range s.order {
 				var before, after runtime.MemStats
@@ -92,7 +92,7 @@ func (s *selects) run(progress func(string)) (err error) {
 	return nil
 }
 
-// queryMany queries without a context that could end: to watch one costs
+// queryMany queries under a context without an end, because watching a context would cost
 // database/sql more than the rest.
 func queryMany(pool *sql.DB, times int) error {
 	for range times {

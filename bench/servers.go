@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// demands are what a server must be like to be measured on.
+// demands are the requirements for a measured server.
 type demands struct {
 	// conns is how many connections it must take.
 	conns int
@@ -19,15 +19,15 @@ type demands struct {
 	durable bool
 }
 
-// measurable are the demands of 64 callers to two databases, and of the logs of
-// all contenders of a scene, whose pools stay open between their turns.
+// measurable are the demands of 64 callers to two databases, and of the logs of all contenders of
+// a scene, whose pools stay open between their turns.
 var measurable = demands{conns: 800, durable: true}
 
-// server is a MySQL/MariaDB or PostgreSQL that is measured on.
+// server is a measured MySQL/MariaDB or PostgreSQL.
 type server struct {
 	driver string
 	dsn    string
-	// what says what it is and how it is set.
+	// what names its product and its settings.
 	what string
 	// own: it was started for this run, and everything on it goes with it.
 	own  bool
@@ -37,8 +37,8 @@ type server struct {
 // isMariaDB distinguishes it from MySQL, which has no tables of sequences.
 func (s *server) isMariaDB() bool { return strings.HasPrefix(s.what, "MariaDB") }
 
-// findServer takes the server that the tests use if it can be measured on, and
-// else starts one of the installed binaries.
+// findServer uses the tests' server if it meets the demands, and otherwise starts one of the
+// installed binaries.
 func findServer(ctx context.Context, driver string, need demands) (*server, error) {
 	dsn, err := testdb.Find(driver)
 	if err == nil {
@@ -59,7 +59,7 @@ func findServer(ctx context.Context, driver string, need demands) (*server, erro
 	return s, nil
 }
 
-// fit reads the settings and refuses a server that they do not meet.
+// fit reads the settings and returns an error if they do not meet the demands.
 func (s *server) fit(ctx context.Context, need demands) error {
 	pool, err := sql.Open(testdb.DB{Driver: s.driver}.SQLDriver(), s.dsn)
 	if err != nil {

@@ -18,22 +18,21 @@ import (
 // operation does the work once, on the caller's own row number n.
 type operation func(ctx context.Context, n int64) error
 
-// setup is a contender that is ready for the turns of a scene.
+// setup is a contender ready for the turns of a scene.
 type setup struct {
 	// caller makes the operation of one caller; release is called at the end
 	// of the turn.
 	caller func(ctx context.Context) (do operation, release func(), err error)
-	// idle lets go of the connections between turns, so that those of all
-	// contenders together are not too many.
+	// idle releases the connections between turns, to bound their number over all contenders.
 	idle func()
-	// outstanding counts entries that are not removed yet, and receipts that are
-	// not erased yet. nil for a contender that leaves nothing to do after a call.
+	// outstanding counts the remaining entries and receipts. It is nil for a contender without
+	// work after a call.
 	outstanding func(context.Context) (logs, receipts int64, err error)
-	// check says whether done operations are what the databases hold.
+	// check compares the databases with the number of done operations.
 	check func(ctx context.Context, done int64) error
-	// receipts: each write is to leave one.
+	// receipts means that each write must leave a receipt.
 	receipts bool
-	// unlogged: none is to leave an entry.
+	// unlogged means that no write may leave an entry.
 	unlogged bool
 	close    func() error
 
@@ -42,11 +41,11 @@ type setup struct {
 	sawLogs, sawReceipts bool
 }
 
-// turn is what was measured in one.
+// turn is the measurement of one turn.
 type turn struct {
 	perSecond float64
 	p50       time.Duration
-	// writes were done in it, and cpu is what it took.
+	// writes is the number of writes in it, and cpu is their cost.
 	writes int
 	cpu    spent
 }
@@ -61,23 +60,22 @@ func (t turn) and(other turn) turn {
 	}
 }
 
-// rowsPerCaller are each caller's own, so that callers do not wait for each
+// rowsPerCaller is the number of each caller's own rows, so that callers do not wait for each
 // other's row locks.
 const rowsPerCaller = 200
 
 // patience is how long anything may take before it is called stuck.
 const patience = 20 * time.Second
 
-// sample is one operation that ended at a time and took a time.
+// sample is the end and the duration of one operation.
 type sample struct {
 	end  time.Time
 	took time.Duration
 }
 
-// run puts callers to work, lets them warm up, and measures for a while. A
-// write is done when its entry is removed, also where the caller does not wait for
-// that: what counts is how many callers returned, less the entries that wait for
-// their removal at the end and did not at the beginning.
+// run starts the callers, lets them warm up, and measures for a while. A write is done after the
+// removal of its entry, even if the caller does not wait for that. The count is therefore the
+// number of returned calls, less the growth in entries that wait for their removal.
 func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Duration, watch processes, profile string) (turn, error) {
 	runtime.GC() // one contender's garbage is not another's work
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -120,8 +118,8 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 	first.Wait()
 	var err error
 	if s.unlogged {
-		// The first write of all is logged before it, since nothing is known of its
-		// session yet, and its entry may be removed a little later.
+		// The first write of all is logged before it is sent, because its session is still
+		// unknown. Its entry may be removed a little later.
 		err = s.awaitEmpty(ctx, false)
 	}
 	if err = errors.Join(err, sleep(ctx, warmUp)); err != nil {
@@ -142,7 +140,7 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 	counted := ended.Load()
 	from := time.Now()
 	err = sleep(ctx, length)
-	// On a machine that has much else to do nothing may have ended yet.
+	// On a busy machine perhaps no operation has ended yet.
 	for err == nil && ended.Load() == counted && time.Since(from) < patience {
 		err = sleep(ctx, length)
 	}
@@ -174,7 +172,7 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 	return t, nil
 }
 
-// waiting counts the entries that are not removed yet.
+// waiting counts the remaining entries.
 func (s *setup) waiting(ctx context.Context) (int64, error) {
 	if s.outstanding == nil {
 		return 0, nil
@@ -205,7 +203,7 @@ func (s *setup) awaitEmpty(ctx context.Context, erased bool) error {
 	return nil
 }
 
-// startProfile writes a CPU profile to a file; nothing when it has no name.
+// startProfile writes a CPU profile to a file; without a path it does nothing.
 func startProfile(path string) (end func() error, err error) {
 	if path == "" {
 		return func() error { return nil }, nil

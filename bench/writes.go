@@ -16,7 +16,7 @@ import (
 type writes struct {
 	opts *Options
 	site *site
-	// targets are the databases written to: two of MariaDB, one of PostgreSQL.
+	// targets are the target databases: two of MariaDB, one of PostgreSQL.
 	targets map[string][]*place
 	// tables and logs are the contenders' own, kept from scene to scene.
 	tables map[string]string
@@ -38,7 +38,7 @@ func newWrites(opts *Options, s *site) (*writes, error) {
 	return w, nil
 }
 
-// scenes are those that the options leave.
+// scenes are the scenes that pass the options.
 func (o *Options) scenes() []scene {
 	var all []scene
 	for _, far := range []bool{false, true} {
@@ -72,7 +72,7 @@ func (w *writes) chosen(sc scene) []contender {
 	return slices.DeleteFunc(all, func(c contender) bool { return !slices.Contains(ids, c.id) })
 }
 
-// stage is a scene as one contender is set up for it.
+// stage is a scene set up for one contender.
 type stage struct {
 	*writes
 	scene
@@ -81,8 +81,7 @@ type stage struct {
 	before map[string]int64
 }
 
-// accounts gives the contender's own table in p, so that it is clear who
-// did what.
+// accounts returns the contender's own table in p, which shows its work alone.
 func (w *stage) accounts(ctx context.Context, p *place) (string, error) {
 	key := w.id + " in " + p.db.Name
 	table := w.tables[key]
@@ -113,7 +112,7 @@ func (w *stage) update(ctx context.Context, target *place) (pool *sql.DB, st sta
 	return pool, st, w.sum(target, table), err
 }
 
-// log gives the contender's own database for its log.
+// log returns the contender's own database for its log.
 func (w *stage) log(driver string) (*place, error) {
 	if p := w.logs[w.id]; p != nil {
 		return p, nil
@@ -140,7 +139,7 @@ func (w *writes) run(ctx context.Context, progress func(string)) error {
 	return nil
 }
 
-// scene gives the contenders their turns.
+// scene runs the contenders' turns.
 func (w *writes) scene(ctx context.Context, sc scene, share float64, progress func(string)) (err error) {
 	chosen := w.chosen(sc)
 	if len(chosen) == 0 {
@@ -195,9 +194,9 @@ func (w *writes) scene(ctx context.Context, sc scene, share float64, progress fu
 	return nil
 }
 
-// inRound gives the indices of the contenders in the order of their turns. A bare
-// driver that others are compared with has one before them and one after: what
-// changes the machine's speed meanwhile changes it for all.
+// inRound returns the indices of the contenders in the order of their turns. A bare driver for
+// comparison has one turn before the others and one after, so that a change in the machine's speed
+// affects all.
 func inRound(chosen []contender) []int {
 	var order []int
 	bare := 0
@@ -213,9 +212,8 @@ func inRound(chosen []contender) []int {
 	return order
 }
 
-// used wants logs, and receipts where they are promised, to have been seen
-// under load at least once. A single caller may be met between two writes
-// each time.
+// used returns an error unless logs, and promised receipts, were seen under load at least once. A
+// single caller may always be observed between two writes.
 func (s *setup) used(sc scene) error {
 	switch {
 	case s.unlogged && s.sawLogs:

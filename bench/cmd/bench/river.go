@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/bench"
 )
 
-// The settings with which river's own benchmark works.
+// The settings of river's own benchmark.
 const (
 	riverWorkers      = 2000
 	riverFetchCool    = 2 * time.Millisecond
@@ -123,7 +123,7 @@ func (r *riverRun) start(ctx context.Context) error {
 	}
 }
 
-// drain lets the workers begin. An event says that a job is recorded as completed.
+// drain lets the workers begin. An event reports each completed job.
 func (r *riverRun) drain(ctx context.Context) error {
 	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{
 		ChanSize: r.jobs + 1,
