@@ -26,8 +26,8 @@ type walk struct {
 
 // page is the result of a claim.
 type page struct {
-	// full means that more units may be due, left that slow units were left, none that the
-	// claim was empty.
+	// full means that more units may be due. left means that slow units were left. none means an
+	// empty claim.
 	full, left, none bool
 	// last is the last unit, if any unit was left.
 	last *txlog.Unit
