@@ -16,7 +16,7 @@ import (
 type State = txlog.State
 
 const (
-	// StateWaiting: it is being delivered or waits to be.
+	// StateWaiting means that it is being delivered, or waits for delivery.
 	StateWaiting = txlog.StateWaiting
 	// StateParked means that it waits for an operator to retry or discard it.
 	StateParked = txlog.StateParked

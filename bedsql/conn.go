@@ -534,7 +534,7 @@ const wasClosed = "bed: a connection whose session holds state was closed when i
 type statement struct {
 	delivery.Call
 	class sqltext.Class
-	// rows: it was sent through Query.
+	// rows means that it was sent through Query.
 	rows bool
 	// late is the stmt if it could not be prepared at the application's request, and is still
 	// unprepared.

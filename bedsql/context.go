@@ -9,7 +9,7 @@ import (
 // scope holds a context's settings for the writes under it.
 type scope struct {
 	soft *SoftTransaction
-	// undo: they are recorded as compensations of soft's parts.
+	// undo means that they are recorded as compensations of soft's parts.
 	undo bool
 	key  *IdempotencyKey
 	// skip means that they go straight to the driver.

@@ -24,7 +24,7 @@ type execution struct {
 	c *Conn
 	// rows means that it was sent through Query.
 	call delivery.Call
-	// rows: it was sent through Query.
+	// rows means that it was sent through Query.
 	rows bool
 	unit txlog.Unit
 	text [1]txlog.Statement

@@ -65,7 +65,7 @@ const (
 	homeOpen homeState = iota
 	homeCommitted
 	homeRolledBack
-	// homeUnknown: COMMIT was sent and not answered.
+	// homeUnknown means that COMMIT was sent and not answered.
 	homeUnknown
 )
 
@@ -87,12 +87,11 @@ type home struct {
 	state  homeState
 	// sent is when COMMIT was sent.
 	sent time.Time
-	// proved: tx reaches the log.
+	// proved means that tx reaches the log.
 	proved bool
-	// distrusted: something in tx may have undone entries, or committed them, without
-	// being seen.
+	// distrusted means that a statement in tx may have undone or committed entries unseen.
 	distrusted bool
-	// rollbacks counts those to savepoints.
+	// rollbacks counts the rollbacks to savepoints.
 	rollbacks int
 	// writing is the data source of the entry being written.
 	writing string

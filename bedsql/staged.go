@@ -43,7 +43,7 @@ type staging struct {
 	writes []*stagedWrite
 	// sums are by data source; the sum of the compensations has an empty name.
 	sums map[string]stagedSum
-	// messages: there are some among the writes.
+	// messages means that there are messages among the writes.
 	messages bool
 }
 

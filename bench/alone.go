@@ -36,16 +36,16 @@ type alone struct {
 
 type aloneForm struct {
 	log string
-	// before: an entry is removed before its caller returns.
+	// before removes an entry before its caller returns.
 	before bool
 	// receipts means that each write leaves a receipt, which is erased with the log.
 	receipts bool
 	// both means a write to each of two databases. Their entries are written together, and the
 	// writes are delivered at the same time.
 	both bool
-	// alongside: an entry is written while its write is under way.
+	// alongside writes an entry while its write is under way.
 	alongside bool
-	// apart: no two entries share an INSERT.
+	// apart gives each entry an INSERT of its own.
 	apart bool
 }
 

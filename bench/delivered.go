@@ -27,9 +27,9 @@ type way struct {
 	logging   bedsql.Logging
 	// uncounted means that the writes of each minute are not counted.
 	uncounted bool
-	// ordered: each write is under an order key, see orderKey.
+	// ordered puts each write under an order key, see orderKey.
 	ordered bool
-	// with: the entry commits with a local transaction in the first database.
+	// with commits the entry with a local transaction in the first database.
 	with bool
 }
 

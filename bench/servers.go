@@ -15,7 +15,7 @@ import (
 type demands struct {
 	// conns is how many connections it must take.
 	conns int
-	// durable: every commit is on the disk before it is answered.
+	// durable means that every commit is on the disk before its answer.
 	durable bool
 }
 
@@ -29,7 +29,7 @@ type server struct {
 	dsn    string
 	// what names its product and its settings.
 	what string
-	// own: it was started for this run, and everything on it goes with it.
+	// own means that it was started for this run, and everything on it goes with it.
 	own  bool
 	stop func() error
 }

@@ -37,7 +37,7 @@ type setup struct {
 	close    func() error
 
 	done int64
-	// sawLogs and sawReceipts: some were seen under load.
+	// sawLogs and sawReceipts mean that some were seen under load.
 	sawLogs, sawReceipts bool
 }
 

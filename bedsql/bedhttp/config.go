@@ -31,7 +31,7 @@ type Config struct {
 	// answer for each other; all processes of one service use the same name. Another name makes
 	// every request new. Required.
 	Service string
-	// Required: a request without a key is answered 400. By default it goes to the
+	// Required makes a request without a key an error, answered 400. By default it goes to the
 	// handler as it is, without a transaction.
 	Required bool
 	// Methods are the methods that carry keys. Default POST and PATCH.

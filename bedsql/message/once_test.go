@@ -481,7 +481,7 @@ func TestMessageIsParkedAsItArrived(t *testing.T) {
 type unreleasing struct {
 	txlog.Storage
 	fails bool
-	// doubts: the entry is written, and the answer is lost.
+	// doubts means that the entry is written, and the answer is lost.
 	doubts bool
 }
 

@@ -215,7 +215,7 @@ func (p *Publisher) Close() error { return errors.Join(p.db.Close(), p.p.Close()
 type wrapped struct {
 	p    message.Publisher
 	form broker.Form
-	// tracks: its broker drops a second message of a UUID for some time (JetStream's
+	// tracks means that its broker drops a second message of a UUID for some time (JetStream's
 	// TrackMsgId), and confirms it.
 	tracks bool
 }

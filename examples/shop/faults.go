@@ -157,7 +157,7 @@ func (s *stage) send(method, path, key, body string) {
 	fmt.Fprintf(s.out, "  %s: %d %s\n", strings.TrimSpace(fmt.Sprint(method, " ", path, " ", key, " ", body)), response.StatusCode, text)
 }
 
-// locked has somebody else hold a lock on a database while f runs, and then runs the job.
+// locked runs f while another client holds a lock on a database, and then runs the job.
 func (s *stage) locked(name string, f func()) error {
 	unlock, err := lock(s.ctx, s.shop, name)
 	if err != nil {

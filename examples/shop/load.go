@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// customers order, while somebody breaks the ledger now and then.
+// customers order, while the ledger breaks now and then.
 type customers struct {
 	*shop
 	url string

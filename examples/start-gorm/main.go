@@ -123,7 +123,7 @@ func answer(id string, err error) {
 	}
 }
 
-// lock is the fault: somebody else holds the database's write lock, until unlock.
+// lock is the fault: another client holds the database's write lock, until unlock.
 func lock(path string) (unlock func()) {
 	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
 	check(err)

@@ -88,7 +88,7 @@ func take(ctx context.Context, db *sqlx.DB, request string, t taken) {
 	}
 }
 
-// lock is the fault: somebody else holds the database's write lock, until unlock.
+// lock is the fault: another client holds the database's write lock, until unlock.
 func lock(path string) (unlock func()) {
 	db, err := sqlx.Open("sqlite", "file:"+path+"?_txlock=immediate")
 	check(err)

@@ -70,13 +70,13 @@ type fault int
 
 const (
 	none fault = iota
-	// noEnd: the process ends between Commit and End.
+	// noEnd ends the process between Commit and End.
 	noEnd
 	rolledBack
-	// northInUse, southInUse: somebody else holds a lock on the account there.
+	// northInUse and southInUse lock the account there by another client.
 	northInUse
 	southInUse
-	// noAccount: the account in the south is not there.
+	// noAccount names a missing account in the south.
 	noAccount
 )
 

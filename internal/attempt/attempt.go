@@ -42,7 +42,7 @@ type Outcome struct {
 	Results []driver.Result
 	// Rows are the rows of a single statement run by Query.
 	Rows *Rows
-	// ConnLost: the connection must not be used again.
+	// ConnLost means that the connection must not be used again.
 	ConnLost bool
 }
 

@@ -13,7 +13,7 @@ import (
 
 // Found is the content of a receipt.
 type Found struct {
-	// Void: the work was not done and never will be.
+	// Void means that the work was not done and never will be.
 	Void bool
 	// Reported means Void, and the caller has its answer.
 	Reported bool

@@ -176,8 +176,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 		if cerr = createReceipts(ctx, d, conn, r); cerr != nil && !d.Class(cerr).Answered() {
 			return cerr
 		}
-		// Somebody else may have created it at the same moment; or it is there in an
-		// older form.
+		// Another process may have created it at the same moment; or it is there in an older form.
 		_, err = Ask(ctx, conn, probe)
 	}
 	switch {

@@ -392,7 +392,7 @@ func (unrenewed) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog
 	return nil, errNoLog
 }
 
-// By then the job may have delivered the unit, so long ago that its receipt is gone.
+// By then the job may have delivered the unit and erased its receipt.
 func TestGroupUnitWithExpiredLeaseIsNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ type Group struct {
 	Back *InFlight
 	// Parts are the units that went to Deliver, Held.
 	Parts []*InFlight
-	// Open: others are not known to be delivered.
+	// Open means that other units are not known to be delivered.
 	Open bool
 	// Turned means that others have found the group compensated.
 	Turned bool

@@ -80,7 +80,7 @@ type InFlight struct {
 	// Held marks a unit of a compensable group. After delivery or refusal it keeps its entry and
 	// its lease until the End of its Group.
 	Held bool
-	// RemoveLater: the entry of a delivered unit is removed after the call returns.
+	// RemoveLater removes the entry of a delivered unit after the call returns.
 	RemoveLater bool
 	// hung means that AttemptTimeout cut off the last attempt. The call tries no more.
 	hung bool

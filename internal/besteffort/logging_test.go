@@ -279,7 +279,7 @@ func TestDriverPanicLeavesTheWriteLogged(t *testing.T) {
 	}
 }
 
-// A receipt without an entry is erased with the others, unless an attempt may still be in flight.
+// A receipt without an entry is erased with the others, except while an attempt may be in flight.
 func TestReceiptWithoutEntryIsErasedOnceUnneeded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -1,6 +1,6 @@
-// Package kept is what a context tells those packages of bedsql that the application's
-// does not: how bedhttp has a response kept with the receipt of an idempotency key (it goes
-// with the context of BeginTx), and whether a message is of a group.
+// Package kept passes values through a context between bedsql, bedhttp and message. By the context
+// of BeginTx, bedhttp stores a response with the receipt of an idempotency key. Another value
+// marks the messages of a group.
 package kept
 
 import (
@@ -10,29 +10,29 @@ import (
 	"encoding/json"
 )
 
-// Request is a request of which more is kept than the answers to its statements. These
-// are not kept then, and its COMMIT needs no entry in the log: what it did is found out
-// by the key.
+// Request is a request with a response of its own, stored instead of the answers to its
+// statements. Its COMMIT needs no entry in the log, because the key shows its outcome.
 type Request struct {
 	// Response is JSON. COMMIT stores it, and is refused without it.
 	Response json.RawMessage
-	// Ends end the soft transactions whose entries the transaction held, the newest
-	// first. COMMIT sets it.
+	// Ends end the soft transactions with entries in the transaction, the newest first. COMMIT
+	// sets it.
 	Ends []func(context.Context) error
-	// Ended: COMMIT was not sent, for the transaction had ended before, as after an error
-	// in it. COMMIT sets it.
+	// Ended means that COMMIT was not sent, because the transaction had ended before, for example
+	// by an error in it. COMMIT sets it.
 	Ended bool
 
-	// What follows is set by BeginTx.
+	// BeginTx sets the fields below.
 
-	// Begun: the transaction is under the key.
+	// Begun means that the transaction is under the key.
 	Begun bool
-	// Answered: an earlier request has committed under the key, and this one is rolled back.
+	// Answered means that an earlier request has committed under the key, and this one is rolled
+	// back.
 	Answered bool
-	// Stored is that one's Response.
+	// Stored is the earlier request's Response.
 	Stored json.RawMessage
-	// Outstanding: BeginTx waited for another transaction under the key, or for its
-	// database, and gave up.
+	// Outstanding means that BeginTx gave up its wait for another transaction under the key, or
+	// for its database.
 	Outstanding bool
 }
 
@@ -43,7 +43,7 @@ func In(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, contextKey{}, r)
 }
 
-// Of is the request of a BeginTx; nil if there is none.
+// Of returns the request of a BeginTx; nil without a request.
 func Of(ctx context.Context) *Request {
 	r, _ := ctx.Value(contextKey{}).(*Request)
 	return r
@@ -54,7 +54,7 @@ type txKey struct{}
 // Within returns the context of a request whose transaction is tx, begun under its key.
 func Within(ctx context.Context, tx any) context.Context { return context.WithValue(ctx, txKey{}, tx) }
 
-// Covers reports whether tx is that transaction: what is recorded in it is recorded once.
+// Covers reports whether tx is that transaction. If so, its writes are recorded only once.
 func Covers(ctx context.Context, tx any) bool { return tx != nil && ctx.Value(txKey{}) == tx }
 
 type groupKey struct{}
@@ -62,14 +62,14 @@ type groupKey struct{}
 // InGroup returns the context of a soft transaction.
 func InGroup(ctx context.Context) context.Context { return context.WithValue(ctx, groupKey{}, true) }
 
-// Grouped reports whether ctx is of a soft transaction, also of one that has ended.
+// Grouped reports whether ctx belongs to a soft transaction, open or ended.
 func Grouped(ctx context.Context) bool { return ctx.Value(groupKey{}) != nil }
 
 type probeKey struct{}
 
-// Find returns the connection of bed under db; nil, without an error, if bed did not open
-// db. It begins a transaction, because a BEGIN reaches bed through any tracer around it:
-// Found answers it, and nothing is dialled.
+// Find returns the connection of bed under db, or nil without an error for a db not opened by bed.
+// It begins a transaction, because a BEGIN reaches bed through any tracer around it. Found answers
+// the BEGIN without dialling.
 func Find(ctx context.Context, db *sql.DB) (conn any, err error) {
 	tx, err := db.BeginTx(context.WithValue(ctx, probeKey{}, &conn), nil)
 	if err == nil {
@@ -81,8 +81,8 @@ func Find(ctx context.Context, db *sql.DB) (conn any, err error) {
 	return conn, err
 }
 
-// Found hands conn to Find if ctx comes from it, and returns the transaction to answer with;
-// nil otherwise.
+// Found hands conn to Find if ctx comes from it, and returns the transaction to answer with.
+// Otherwise it returns nil.
 func Found(ctx context.Context, conn any) driver.Tx {
 	if to, ok := ctx.Value(probeKey{}).(*any); ok {
 		*to = conn
