@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- the soft transaction
   statement_no             INT NOT NULL,                                                    -- place in the unit, from 0
   statement_count          INT NOT NULL,                                                    -- statements of the unit
-  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names; the parts of a way back
+  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names; the parts of a compensation
   not_replayable           TEXT NOT NULL,                                                   -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- of the request, under a caller's key; else empty
@@ -111,7 +111,7 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose work this is, or the group of one that can turn back
+  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose work this is, or the compensable group of a part
   log_id        VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
@@ -143,7 +143,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) NOT NULL,                         -- the soft transaction
   statement_no             INT NOT NULL,                                 -- place in the unit, from 0
   statement_count          INT NOT NULL,                                 -- statements of the unit
-  settings                 TEXT NOT NULL,                                -- what the DSN says of values and names; the parts of a way back
+  settings                 TEXT NOT NULL,                                -- what the DSN says of values and names; the parts of a compensation
   not_replayable           TEXT NOT NULL,                                -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) NOT NULL,                         -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) NOT NULL,                         -- of the request, under a caller's key; else empty
@@ -231,7 +231,7 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) COLLATE "C" NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is, or the group of one that can turn back
+  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is, or the compensable group of a part
   log_id        VARCHAR(40) NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
@@ -263,7 +263,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) NOT NULL,             -- the soft transaction
   statement_no             INT NOT NULL,                     -- place in the unit, from 0
   statement_count          INT NOT NULL,                     -- statements of the unit
-  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names; the parts of a way back
+  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names; the parts of a compensation
   not_replayable           TEXT NOT NULL,                    -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) NOT NULL,             -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) NOT NULL,             -- of the request, under a caller's key; else empty
@@ -351,7 +351,7 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is, or the group of one that can turn back
+  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is, or the compensable group of a part
   log_id        VARCHAR(40) NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC

@@ -309,7 +309,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 	if r.kind == parked {
 		what := "parked: an operator must retry or discard it"
 		if u.Turned() {
-			what = "parked, half undone: an operator must retry it, or undo the rest by hand and discard it"
+			what = "parked, half compensated: an operator must retry it, or undo the rest by hand and discard it"
 		}
 		u.drain.failures.tell(u.logger(), logrus.ErrorLevel, what, said, -1)
 		u.publish(listener.Parked, out, 0)
@@ -322,7 +322,7 @@ func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
 	if err := u.drain.job.storage.Remove(ctx, u.Unit); u.Group() && (err == nil || errors.Is(err, txlog.ErrLeaseLost)) {
-		u.logger().Info("not delivered: its group has turned back")
+		u.logger().Info("not delivered: its group is compensated")
 		return result{kind: refused}
 	} else if err != nil {
 		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the entry of a write that was refused could not be removed")

@@ -106,7 +106,7 @@ func (u *claimed) review() result {
 	}
 	switch {
 	case left == 0: // while the lease is kept it has not turned
-		u.logger().Info("the group is delivered: its way back is not needed")
+		u.logger().Info("the group is delivered: its compensation is not needed")
 		return result{kind: delivered}
 	case cause != "":
 		if r, turned := u.turn(cause, cause); turned {
@@ -150,11 +150,11 @@ func (u *claimed) turn(cause, said string) (r result, turned bool) {
 	case errors.Is(err, txlog.ErrNotFound):
 		return r, false
 	case err != nil && !errors.Is(err, txlog.ErrLeased): // else somebody turned it before
-		u.drain.notWritten("the turning back of group "+u.TransactionID, err)
-		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the group has to turn back, which could not be written to the log; it is tried again")
+		u.drain.notWritten("the compensation of group "+u.TransactionID, err)
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the compensation of the group could not be started in the log; the job tries again")
 		return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, After: shortly}), true
 	}
-	u.logger().WithField("cause", said).Warn("the group turns back: what was applied of it is being undone")
+	u.logger().WithField("cause", said).Warn("the group's compensation starts")
 	if u.Undo != nil {
 		return result{kind: pushedBack}, true
 	}
@@ -187,7 +187,7 @@ func (u *claimed) undo() result {
 		case to != d.name && !here:
 			continue // it came from there
 		case to != d.name:
-			u.logger().WithField("next", to).Info("the group's part here is undone")
+			u.logger().WithField("next", to).Info("the group's part here is compensated")
 			return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, DataSource: to})
 		}
 		here = true
@@ -206,6 +206,6 @@ func (u *claimed) undo() result {
 		err := fmt.Errorf("the group has no part in %s", d.name)
 		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, txlog.Verdict{InDoubt: u.InDoubt}, err.Error())
 	}
-	u.logger().Info("the group is undone")
+	u.logger().Info("the group is compensated")
 	return u.delivered(last)
 }

@@ -121,7 +121,7 @@ func TestARefusedPartTurnsItsGroupBack(t *testing.T) {
 	eachGroup(t, func(t *testing.T, r *groupRig) {
 		mustExec(t, r.pool, "INSERT INTO account VALUES (2, 'somebody')")
 		k, f := r.add(t, nil)
-		r.rounds(t, quick(), "the group is undone", r.empty(t))
+		r.rounds(t, quick(), "the group is compensated", r.empty(t))
 		if n := rows(t, r.pool, "1 = 1"); n != 1 || rows(t, r.pool, "name = 'somebody'") != 1 {
 			t.Errorf("there are %d rows, want somebody's alone", n)
 		}
@@ -161,7 +161,7 @@ func TestAHalfUndoneGroupGoesOnWhenItIsRetried(t *testing.T) {
 		k, _ := r.add(t, nil)
 		r.rounds(t, quick(), "all is delivered", func() bool { return rows(t, r.pool, "1 = 1") == 2 })
 		mustExec(t, r.pool, "DELETE FROM account WHERE id = 1") // so that undoing it changes no row
-		if _, err := r.log.Turn(t.Context(), k.ID, 0, "an operator said so"); err != nil {
+		if _, err := r.log.Turn(t.Context(), k.ID, 0, "compensated by an operator"); err != nil {
 			t.Fatal(err)
 		}
 		parked := func() bool {
@@ -170,17 +170,17 @@ func TestAHalfUndoneGroupGoesOnWhenItIsRetried(t *testing.T) {
 		}
 		cfg, hook := logged()
 		cfg.RetryDelay, cfg.MaxDeliveryTryDelay = time.Millisecond, -1
-		r.rounds(t, cfg, "it is half undone", parked)
+		r.rounds(t, cfg, "it is half compensated", parked)
 		u, _ := r.log.Get(t.Context(), k.ID)
-		if !strings.Contains(u.LastError, "exactly 1 row") || u.DataSource != "orders" || u.Undo.Cause != "an operator said so" {
+		if !strings.Contains(u.LastError, "exactly 1 row") || u.DataSource != "orders" || u.Undo.Cause != "compensated by an operator" {
 			t.Errorf("it says %q on %s, of a group that turned because %q", u.LastError, u.DataSource, u.Undo.Cause)
 		}
 		said := false
 		for _, e := range hook.AllEntries() {
-			said = said || strings.Contains(e.Message, "half undone")
+			said = said || strings.Contains(e.Message, "half compensated")
 		}
 		if !said {
-			t.Error("no event says that it is half undone")
+			t.Error("no event says that it is half compensated")
 		}
 		if rows(t, r.pool, "id = 2") != 0 {
 			t.Error("the last part is not undone")
@@ -256,7 +256,7 @@ func TestReceiptsOutliveTheWayBackOfTheirGroup(t *testing.T) {
 		old()
 		r.rounds(t, cfg, "a round was made", func() bool { return rows(t, r.pool, "id = 7") == 1 })
 		if n := left(); n != 2 {
-			t.Fatalf("%d receipts are left of a group that is half undone, want 2", n)
+			t.Fatalf("%d receipts are left of a group that is half compensated, want 2", n)
 		}
 		if err := r.log.Discard(t.Context(), k.ID); err != nil {
 			t.Fatal(err)

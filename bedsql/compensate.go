@@ -46,11 +46,11 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 	case s.staged == nil:
 		return notRecorded("the soft transaction is immediate; begin it with Staged or WithTx")
 	case s.key != nil || under.key != nil:
-		return unusable("a group under it cannot be undone")
+		return unusable("a group under it cannot be compensated")
 	case c.c.sendsMessages():
-		return notRecorded("a message undoes nothing; publish it after End")
+		return notRecorded("a message cannot compensate; publish it after End")
 	case under.skip:
-		return notRecorded("it cannot skip the log")
+		return notRecorded("it must not be unlogged")
 	case c.tx != nil && !s.home.isOf(c):
 		return notRecorded("the local transaction was begun outside of it")
 	case c.stagedTx != nil && (!c.stagedTx.undo || c.stagedTx.soft != s):

@@ -11,7 +11,7 @@ import (
 )
 
 // errGroupGone reports that an unseen rollback to a savepoint removed the compensation.
-var errGroupGone = errors.New("bed: the way back was rolled back")
+var errGroupGone = errors.New("bed: the compensation was rolled back")
 
 // turns reports whether the group can turn back by now.
 func (h *home) turns() bool {

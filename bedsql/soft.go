@@ -73,7 +73,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 		}
 	}
 	if s.unusable == nil && s.turnAfter > 0 && s.staged == nil {
-		s.unusable = errors.New("bed: CompensateAfter needs a group that can be undone: begin it with Staged or WithTx")
+		s.unusable = errors.New("bed: CompensateAfter needs a compensable group: begin it with Staged or WithTx")
 	}
 	if s.unusable != nil {
 		return ctx, nil, s.unusable

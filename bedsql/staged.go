@@ -68,7 +68,7 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 		return sum, fmt.Errorf("%w: the data source %s was opened with different settings", ErrStaged, c.target.DataSource)
 	}
 	if w := writes[0]; w.undo && g.messages || c.sendsMessages() && g.sums[""].statements > 0 {
-		return sum, fmt.Errorf("%w: a group that can turn back publishes no messages, which nothing undoes: publish after its End, or in a soft transaction of their own", ErrStaged)
+		return sum, fmt.Errorf("%w: a compensable group publishes no messages, because nothing compensates them: publish after its End, or in a soft transaction of their own", ErrStaged)
 	}
 	sum = g.sums[writes[0].unit()]
 	sum.settings = c.target.Settings
@@ -254,7 +254,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	case st.class.NeedsSession || st.class.Pins:
 		return r, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
 	case under.skip:
-		return r, fmt.Errorf("%w: a local transaction that only records cannot skip the log", ErrStaged)
+		return r, fmt.Errorf("%w: a local transaction that only records cannot run a statement unlogged", ErrStaged)
 	case c.c.target.NoSideConnection:
 		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
 	}

@@ -30,7 +30,7 @@ var answers = []struct {
 }{
 	{err: ops.ErrNotFound, status: http.StatusNotFound, text: "The log holds no such entry: it was delivered or discarded, or the id is mistyped."},
 	{err: ops.ErrLeased, status: http.StatusConflict, text: "The entry is being delivered at this moment; look again in a while."},
-	{err: ops.ErrGroup, status: http.StatusConflict, text: "The entry belongs to a group that can turn back: compensate the group as a whole, or retry the entry."},
+	{err: ops.ErrGroup, status: http.StatusConflict, text: "The entry belongs to a compensable group: compensate the whole group, or retry the entry."},
 	{err: ops.ErrNotFirst, status: http.StatusConflict, text: "The entry is not the first one under an order key, so no other waits for it."},
 	{err: ops.ErrInvalid, status: http.StatusBadRequest, text: "The request is not valid:", detailed: true},
 	{err: ops.ErrNotAmendable, status: http.StatusConflict, text: "The entry cannot be amended:", detailed: true},

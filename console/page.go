@@ -223,7 +223,7 @@ func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Act
 
 // doneTexts say what was done.
 var doneTexts = map[ops.Action]string{
-	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.", ops.Skip: "The entry is skipped and parked: those behind it are delivered.", ops.Compensate: "The group turns back: the job undoes it.", ops.Amend: "The entry is amended. It is still parked: retry it.",
+	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.", ops.Skip: "The entry is skipped and parked: those behind it are delivered.", ops.Compensate: "The group's compensation has started: the job continues it.", ops.Amend: "The entry is amended. It is still parked: retry it.",
 	ops.Pause: "The data source is paused.", ops.Resume: "The data source is resumed.", ops.Limit: "The limit is set.",
 }
 

@@ -455,14 +455,14 @@ func TestAGroupIsShownAndTurnedBackAsAWhole(t *testing.T) {
 		says       string
 		compensate bool
 	}{
-		{ops.GroupPart, "part of a group that can turn back", true},
-		{ops.GroupDormant, "way back of its group, dormant", true},
-		{ops.GroupUndoing, "is being undone", false},
-		{ops.GroupHalfUndone, "half undone", false},
+		{ops.GroupPart, "part of a compensable group", true},
+		{ops.GroupRecorded, "compensation of its group, not started", true},
+		{ops.GroupCompensating, "is being compensated", false},
+		{ops.GroupHalfCompensated, "half compensated", false},
 	} {
 		d.Group = s.group
 		body := ask4(t, c, request{path: entry, as: "otto"}).Body.String()
-		if !strings.Contains(body, s.says) || !strings.Contains(body, "sold out &lt;b&gt;") || !strings.Contains(body, "Undoes the part on stock") {
+		if !strings.Contains(body, s.says) || !strings.Contains(body, "sold out &lt;b&gt;") || !strings.Contains(body, "Compensates the part on stock") {
 			t.Errorf("the page of a %s entry lacks what it is, or why", s.group)
 		}
 		all := links(body)
@@ -471,8 +471,8 @@ func TestAGroupIsShownAndTurnedBackAsAWhole(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/", "/entries"} {
-		if body := ask4(t, c, request{path: path, as: "rita"}).Body.String(); !strings.Contains(body, "half undone") {
-			t.Errorf("%s does not say that a group is half undone", path)
+		if body := ask4(t, c, request{path: path, as: "rita"}).Body.String(); !strings.Contains(body, "half compensated") {
+			t.Errorf("%s does not say that a group is half compensated", path)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func TestSentencesAreSaidWithWhatTheyFillIn(t *testing.T) {
 		"bed_attempt: the table cannot be used: Error 1142: denied":                                           "bed_attempt：此表无法使用：Error 1142: denied",
 		`parameter 2 is not in the form that the log keeps, such as 1, "text" or {"uint64":7}`:                `第 2 个参数不是事务日志保存的形式，例如 1、"text" 或 {"uint64":7}`,
 		`the settings "a\nb" that it was written with cannot be used: x`:                                      `写入时的设置 "a\nb" 无法使用：x`,
-		"NOT UNDONE: a table without transactions was changed (Some\nnon-transactional)":                      "无法回滚：更改了一张不支持事务的表（Some\nnon-transactional）",
+		"NOT ROLLED BACK: a table without transactions was changed (Some\nnon-transactional)":                 "无法回滚：更改了一张不支持事务的表（Some\nnon-transactional）",
 		"Error 1146 (42S02): Table 'a.b' doesn't exist":                                                       "Error 1146 (42S02): Table 'a.b' doesn't exist",
 		"%s%n: 100%": "%s%n: 100%",
 		"":           "",

@@ -39,9 +39,9 @@ func (e *PendingError) Error() string {
 	var behind *BehindError
 	switch {
 	case e.Turned && e.Parked:
-		what = "is half undone: its group has turned back, and the database refused what undoes it; an operator has to decide (bed-job show " + e.EntryID + ")"
+		what = "belongs to a half-compensated group, because the database refused a compensation; an operator has to decide (bed-job show " + e.EntryID + ")"
 	case e.Turned:
-		what = "is not undone yet: its group has turned back, and the job goes on undoing it"
+		what = "belongs to a group that is being compensated; the job continues"
 	case errors.As(e.Cause, &behind):
 		what = "waits for its turn under an order key, the job will deliver it then"
 	case e.Refused:
@@ -150,7 +150,7 @@ type CompensatedError struct {
 }
 
 func (e *CompensatedError) Error() string {
-	return fmt.Sprintf("bed: soft transaction %s has turned back, and what was applied of it is undone: %v", e.TransactionID, e.Cause)
+	return fmt.Sprintf("bed: soft transaction %s is compensated: %v", e.TransactionID, e.Cause)
 }
 
 // Unwrap returns the cause.

@@ -13,10 +13,10 @@ import (
 
 var (
 	// ErrTurned is returned by Complete for a group whose compensation has started or is done.
-	ErrTurned = errors.New("txlog: the group has turned back: what was applied of it is undone")
+	ErrTurned = errors.New("txlog: the group is compensated, or is being compensated")
 	// ErrGroup is returned for an attempt to discard, park or amend a single unit of a
 	// compensable group: the group would end neither completed nor compensated.
-	ErrGroup = errors.New("txlog: the entry belongs to a group that can turn back: turn it back as a whole (bed-job compensate), or retry the entry")
+	ErrGroup = errors.New("txlog: the entry belongs to a compensable group: compensate the whole group (bed-job compensate), or retry the entry")
 )
 
 // Undo makes a unit the compensation of a group, a soft transaction. The compensation has
@@ -177,14 +177,14 @@ func (u *Unit) validateGroup() error {
 			}
 		}
 		if !u.Group() && u.TurnAfter != 0 {
-			return fmt.Errorf("txlog: unit %s has a time to turn back after, but no group", u.ID)
+			return fmt.Errorf("txlog: unit %s has a time to be compensated after, but no group", u.ID)
 		}
 		if u.Group() && (u.Receipt == "" || u.Fingerprint != "" || u.NotReplayable != "" || u.TransactionID == u.ID) {
-			return fmt.Errorf("txlog: unit %s of a group that can turn back must have a receipt, no idempotency key, may not be one that cannot be run again, and cannot be the group itself", u.ID)
+			return fmt.Errorf("txlog: unit %s of a compensable group must have a receipt, no idempotency key, may not be one that cannot be run again, and cannot be the group itself", u.ID)
 		}
 		return nil
 	}
-	bad := func(what string) error { return fmt.Errorf("txlog: the way back %s of a group %s", u.ID, what) }
+	bad := func(what string) error { return fmt.Errorf("txlog: the compensation %s of a group %s", u.ID, what) }
 	switch {
 	case u.TransactionID != u.ID:
 		return bad("must have the group's id as its own")

@@ -8,7 +8,7 @@ import (
 )
 
 func noWayBack(id, where string) error {
-	return fmt.Errorf("%w: no group %q that can turn back in %s: everything of it is delivered, or it is undone, or nothing was recorded to undo it", ErrNotFound, id, where)
+	return fmt.Errorf("%w: no group %q to compensate in %s: it is delivered as a whole, or compensated already, or has no compensation", ErrNotFound, id, where)
 }
 
 // turn starts the compensation k, whose row is locked. Its id sorts before those of the

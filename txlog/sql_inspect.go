@@ -458,7 +458,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 		return err
 	}
 	if k == nil || k.Undo == nil {
-		return errors.New("txlog: what is to be completed is not the way back of a group")
+		return errors.New("txlog: only the compensation of a group can be completed")
 	}
 	what := "completing group " + k.ID
 	s.noteDelivered(ctx, k.ID)
@@ -528,7 +528,7 @@ func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duratio
 			err = loadStatements(ctx, q, found)
 		}
 		if k.Unreadable != nil {
-			return false, fmt.Errorf("txlog: the way back of group %s cannot be read: %w", id, k.Unreadable), nil
+			return false, fmt.Errorf("txlog: the compensation of group %s cannot be read: %w", id, k.Unreadable), nil
 		}
 		if err == nil && also != nil {
 			err = also(execIn(ctx, q))

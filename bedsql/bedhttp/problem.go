@@ -80,7 +80,7 @@ var details = map[bedsql.Outcome]string{
 	bedsql.OutcomeRefused:       "Nothing of it is applied, and sending it again as it is does not help.",
 	bedsql.OutcomeNotAccepted:   "Nothing of it is applied. Send it again later.",
 	bedsql.OutcomePartlyRefused: "A part of it was refused, the rest is applied or will be.",
-	bedsql.OutcomeCompensated:   "What was applied of it has been undone.",
+	bedsql.OutcomeCompensated:   "Its applied writes have been compensated.",
 	bedsql.OutcomeUnknown:       "It is not known whether it is applied. Send it again with the same Idempotency-Key.",
 }
 

@@ -156,7 +156,7 @@ func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
 			return err
 		}
 	}
-	return soft.End(ctx) // *bedsql.CompensatedError: all is undone
+	return soft.End(ctx) // *bedsql.CompensatedError: all is compensated
 }
 
 // balances returns the accounts' balances.

@@ -310,7 +310,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
 	create := unplaced(`CREATE TABLE IF NOT EXISTS bed_receipt (
   id            ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is, or the group of one that can turn back
+  unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is, or the compensable group of a part
   log_id        ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC

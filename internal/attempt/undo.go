@@ -36,7 +36,7 @@ func Undo(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlo
 const undoLooks = 3
 
 // errOther reports that the receipt in question is void, or gone, by now.
-var errOther = errors.New("bed: another attempt to undo the part was faster")
+var errOther = errors.New("bed: another attempt to compensate the part was faster")
 
 // undoApplied makes the receipt void and runs the part's statements.
 func undoApplied(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {

@@ -165,7 +165,7 @@ func (g *Group) turn(ctx context.Context, cause error) error {
 		}
 	}
 	if err != nil {
-		p := pending(g.Back, fmt.Errorf("%w; the group is to turn back: %w", cmp.Or(cause, txlog.ErrTurned), logged(err)))
+		p := pending(g.Back, fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrTurned), logged(err)))
 		p.Turned = errors.Is(err, txlog.ErrLeased)
 		return p
 	}
@@ -184,7 +184,7 @@ func (g *Group) turn(ctx context.Context, cause error) error {
 		case out.Err == nil:
 			continue
 		}
-		p := pending(d, fmt.Errorf("%w; it is to be undone at %s: %w", cause, part.DataSource, d.Outcome.Err))
+		p := pending(d, fmt.Errorf("%w; it is to be compensated at %s: %w", cause, part.DataSource, d.Outcome.Err))
 		p.DataSource, p.Turned = part.DataSource, true
 		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: d.Outcome.Maybe(), Err: d.Outcome.Err.Error(), Park: d.Outcome.Class == delivery.Refused || d.Outcome.Class == delivery.Duplicate}
 		if err := e.release(ctx, d, v); err == nil && v.Park {

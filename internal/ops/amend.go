@@ -160,7 +160,7 @@ func amendable(u *txlog.Unit) error {
 	case !u.Parked && u.Leased:
 		return fmt.Errorf("%w: %s", ErrLeased, u.ID)
 	case u.Group() || u.Undo != nil:
-		why = "it belongs to a group that can turn back: compensate the group, or have a person undo the rest and discard the entry"
+		why = "it belongs to a compensable group: compensate the group, or undo the rest by hand and discard the entry"
 	case !u.Parked:
 		why = "it is not parked: park it first"
 	case u.Unreadable != nil:

@@ -62,7 +62,7 @@ var NextTexts = map[Next]string{
 	NextReachable: "The job delivers it once its data source is reachable.",
 	NextRound:     "The job delivers it in its next round.",
 	NextLater:     "The job delivers it at",
-	NextGroup:     "Nothing, unless its group turns back.",
+	NextGroup:     "Nothing, unless its group is compensated.",
 	NextInOrder:   "Nothing, until the entries before it under its order key are delivered, discarded or skipped.",
 }
 
@@ -167,7 +167,7 @@ func (s *Store) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 	case Leased:
 		return NextLease, nil
 	case Waiting:
-		if GroupOf(u) == GroupDormant {
+		if GroupOf(u) == GroupRecorded {
 			return NextGroup, nil
 		}
 	}

@@ -229,7 +229,7 @@ func TestATableWithoutTransactionsIsNotTried(t *testing.T) {
 	// A trigger's table is not looked for: the server warns of it.
 	trial, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: "INSERT INTO watched VALUES (1)"}).ID, ann)
 	must(t, err)
-	if len(trial.Notes) == 0 || !strings.HasPrefix(trial.Notes[0], "NOT UNDONE") {
+	if len(trial.Notes) == 0 || !strings.HasPrefix(trial.Notes[0], "NOT ROLLED BACK") {
 		t.Errorf("got %+v", trial)
 	}
 }

@@ -142,7 +142,7 @@ type Statement struct {
 	// RequiredRows is the required number of changed rows, "=1" or ">=1"; empty for any number.
 	RequiredRows string `json:"requiredRows,omitempty"`
 	// Undoes is the data source of the part it undoes, in the compensation of a group.
-	Undoes string `json:"undoes,omitempty"`
+	Undoes string `json:"compensates,omitempty"`
 	// Parameters are set only in a revealed entry, with their values.
 	Parameters []Parameter `json:"parameters,omitzero"`
 	// TypedParameters are the same in the log's own form, which amendments accept.

@@ -17,20 +17,20 @@ type GroupState string
 const (
 	// GroupPart is a write of the group.
 	GroupPart GroupState = "part"
-	// GroupDormant is the compensation of a group that is not being compensated.
-	GroupDormant GroupState = "dormant"
-	// GroupUndoing is the running compensation of a group.
-	GroupUndoing GroupState = "undoing"
-	// GroupHalfUndone is a compensation waiting for an operator.
-	GroupHalfUndone GroupState = "halfUndone"
+	// GroupRecorded is the compensation of a group that is not being compensated.
+	GroupRecorded GroupState = "recorded"
+	// GroupCompensating is the running compensation of a group.
+	GroupCompensating GroupState = "compensating"
+	// GroupHalfCompensated is a compensation waiting for an operator.
+	GroupHalfCompensated GroupState = "halfCompensated"
 )
 
 // GroupTexts say it in words.
 var GroupTexts = map[GroupState]string{
-	GroupPart:       "part of a group that can turn back",
-	GroupDormant:    "way back of its group, dormant",
-	GroupUndoing:    "its group has turned back and is being undone",
-	GroupHalfUndone: "half undone",
+	GroupPart:            "part of a compensable group",
+	GroupRecorded:        "compensation of its group, not started",
+	GroupCompensating:    "its group is being compensated",
+	GroupHalfCompensated: "half compensated",
 }
 
 // GroupOf returns the role of a unit in its group.
@@ -39,11 +39,11 @@ func GroupOf(u *txlog.Unit) GroupState {
 	case u.Group():
 		return GroupPart
 	case u.HalfUndone():
-		return GroupHalfUndone
+		return GroupHalfCompensated
 	case u.Turned():
-		return GroupUndoing
+		return GroupCompensating
 	case u.Undo != nil:
-		return GroupDormant
+		return GroupRecorded
 	}
 	return ""
 }

@@ -34,7 +34,7 @@ func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		k, f := r.group(t)
-		for id, want := range map[string]ops.GroupState{k.ID: ops.GroupDormant, f[1].ID: ops.GroupPart} {
+		for id, want := range map[string]ops.GroupState{k.ID: ops.GroupRecorded, f[1].ID: ops.GroupPart} {
 			d, err := r.Entry(t.Context(), id)
 			must(t, err)
 			if d.Group != want || d.Verdict != string(ops.CannotTell) && d.Verdict != string(ops.NotConfigured) {
@@ -58,7 +58,7 @@ func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
 		wantAudit(t, r, "ann compensate "+k.ID+" 1 because")
 		d, err := r.Entry(t.Context(), k.ID)
 		must(t, err)
-		if d.Group != ops.GroupUndoing || d.Cause != "an operator said so: because" || d.Statements[1].Undoes != "stock" || d.VerdictText == "" {
+		if d.Group != ops.GroupCompensating || d.Cause != "compensated by an operator: because" || d.Statements[1].Undoes != "stock" || d.VerdictText == "" {
 			t.Errorf("got %+v", d)
 		}
 		_, err = r.Entry(t.Context(), f[1].ID)
@@ -106,7 +106,7 @@ func TestHalfUndoneGroupsAreCounted(t *testing.T) {
 			o, err := r.Overview(t.Context(), ops.OverviewOptions{Cap: -1})
 			must(t, err)
 			if o.HalfUndone != want {
-				t.Errorf("%d groups are half undone, want %d", o.HalfUndone, want)
+				t.Errorf("%d groups are half compensated, want %d", o.HalfUndone, want)
 			}
 		}
 		k, _ := r.group(t)
@@ -114,11 +114,11 @@ func TestHalfUndoneGroupsAreCounted(t *testing.T) {
 		turned, err := r.log.Turn(t.Context(), k.ID, time.Hour, "it said no")
 		must(t, err)
 		count(0)
-		r.park(t, turned, "not undone")
+		r.park(t, turned, "refused")
 		count(1)
 		d, err := r.Entry(t.Context(), k.ID)
 		must(t, err)
-		if d.Group != ops.GroupHalfUndone {
+		if d.Group != ops.GroupHalfCompensated {
 			t.Errorf("it is %q", d.Group)
 		}
 		must(t, r.Act(t.Context(), ops.Discard, k.ID, ann)) // a person did the rest

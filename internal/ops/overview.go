@@ -27,7 +27,7 @@ type Overview struct {
 	// Minutes are the last hours, oldest first, without idle minutes.
 	Minutes []Minute `json:"minutes"`
 	// HalfUndone counts the half-compensated groups. They wait for an operator.
-	HalfUndone int `json:"halfUndone"`
+	HalfUndone int `json:"halfCompensated"`
 	// Contended counts the entries waiting because of other transactions. ContendedSince is when
 	// the first of them began to.
 	Contended      int        `json:"contended"`

@@ -90,7 +90,7 @@ func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	case u.Leased:
 		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
 	case u.Undo != nil:
-		return target, fmt.Errorf("%w: the way back of a group is not tried: what it does depends on what is applied", ErrInvalid)
+		return target, fmt.Errorf("%w: a compensation is not tried: its effect depends on which parts are applied", ErrInvalid)
 	case u.Unreadable != nil:
 		return target, fmt.Errorf("%w: the entry cannot be read whole: %w", ErrInvalid, u.Unreadable)
 	}
@@ -284,7 +284,7 @@ func (t *trier) rollback(ctx context.Context, trial *Trial) {
 		var level, text string
 		var code int
 		if rows.Scan(&level, &code, &text) == nil && code == 1196 {
-			trial.Notes = append([]string{fmt.Sprintf("NOT UNDONE: a table without transactions was changed (%s)", text)}, trial.Notes...)
+			trial.Notes = append([]string{fmt.Sprintf("NOT ROLLED BACK: a table without transactions was changed (%s)", text)}, trial.Notes...)
 		}
 	}
 	_ = rows.Err()

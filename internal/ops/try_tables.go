@@ -17,7 +17,7 @@ var NotUndone = map[txlog.Flavor][]string{
 	txlog.FlavorPostgres: {"numbers that sequences gave out are not given back", elsewhere},
 }
 
-const elsewhere = "what triggers and functions did elsewhere (tables without transactions, files, other servers, messages) is not undone"
+const elsewhere = "what triggers and functions did elsewhere (tables without transactions, files, other servers, messages) is not rolled back"
 
 // transactional are the MySQL and MariaDB engines with rollback.
 const transactional = `'innodb', 'rocksdb', 'tokudb', 'ndbcluster', 'ndb'`

@@ -82,7 +82,7 @@ func (j Judgement) Advice(u *txlog.Unit) string {
 const (
 	atLeastOnce = "it leaves no receipt in its target: look at the data"
 	notInDoubt  = "it leaves no receipt in its target; the log knows of no attempt that may have been applied"
-	dormant     = "it is run only if its group turns back"
-	wayBack     = "it undoes its group part by part: retry goes on where it stopped"
+	dormant     = "it runs only if its group is compensated"
+	wayBack     = "it compensates its group part by part: retry resumes where it stopped"
 	running     = "an attempt may be running at this moment"
 )

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) NOT NULL,             -- the soft transaction
   statement_no             INT NOT NULL,                     -- place in the unit, from 0
   statement_count          INT NOT NULL,                     -- statements of the unit
-  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names; the parts of a way back
+  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names; the parts of a compensation
   not_replayable           TEXT NOT NULL,                    -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) NOT NULL,             -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) NOT NULL,             -- of the request, under a caller's key; else empty

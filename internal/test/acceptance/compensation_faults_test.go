@@ -316,7 +316,7 @@ func TestReceiptsOfAGroupOutliveTheirRetention(t *testing.T) {
 	}, noSyncRetry, func(c *bedsql.Config) { c.ReceiptRetention = time.Minute })
 }
 
-func TestRefusedCompensationLeavesTheGroupHalfUndone(t *testing.T) {
+func TestRefusedCompensationLeavesTheGroupHalfCompensated(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {
 		m := g.group()

@@ -234,7 +234,7 @@ func TestTerminatedJobReturnsItsClaims(t *testing.T) {
 		if err := ending.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		ending.until("ending: what is in flight is finished")
+		ending.until("ending: finishing what is in flight")
 		free()
 		if status := ending.status(); status != 0 {
 			t.Errorf("it ended with status %d", status)

@@ -39,13 +39,13 @@ func checkCommand(a *app) *cobra.Command {
 entries, the age of the oldest waiting one, and the unreachable data sources. Without any
 threshold one parked entry is a warning. A data source that this machine or a job cannot
 reach is critical; a paused one with waiting entries is a warning. A group that is half
-undone is critical. Reaching a threshold counts.
+compensated is critical. Reaching a threshold counts.
 
 Exit status, following the conventions of monitors: 0 all is well, 1 warning, 2 critical,
 3 unknown: the log does not answer, or the command line or the configuration is wrong.
 
 JSON (-o json): an object with status (OK, WARNING, CRITICAL or UNKNOWN), reasons, parked,
-waiting, leased, halfUndone, oldestSeconds (of the oldest waiting entry), contended and
+waiting, leased, halfCompensated, oldestSeconds (of the oldest waiting entry), contended and
 contendedSeconds (the number of entries held up by other transactions, and the time),
 paused and unreachable (names of data sources), and error (why it is UNKNOWN). The exit status is the same.`,
 		Args: noArgs,
@@ -82,7 +82,7 @@ type checked struct {
 	Parked        int      `json:"parked"`
 	Waiting       int      `json:"waiting"`
 	Leased        int      `json:"leased"`
-	HalfUndone    int      `json:"halfUndone"`
+	HalfUndone    int      `json:"halfCompensated"`
 	OldestSeconds int      `json:"oldestSeconds"`
 	// Contended entries wait because other transactions were in their way, the first for
 	// ContendedSeconds.
@@ -161,7 +161,7 @@ func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
 		}
 	}
 	if c.HalfUndone = o.HalfUndone; o.HalfUndone > 0 {
-		raise(checkCritical, fmt.Sprintf("half undone: %d (see bed-job list --parked)", o.HalfUndone))
+		raise(checkCritical, fmt.Sprintf("half compensated: %d (see bed-job list --parked)", o.HalfUndone))
 	}
 	if c.Contended = o.Contended; o.ContendedSince != nil {
 		c.ContendedSeconds = int(o.At.Sub(*o.ContendedSince).Seconds())

@@ -21,7 +21,7 @@ The job undoes the applied parts, the last one first, and the other parts will n
 applied. TX is the ID of the soft transaction or of any of its entries. On a terminal it
 asks first; elsewhere it requires --yes. It requires a --reason, which the audit keeps.
 
-A group that was delivered as a whole can no longer be compensated. One that is half undone
+A group that was delivered as a whole can no longer be compensated. One that is half compensated
 resumes where it stopped, as after a retry.
 
 JSON (-o json): an object with transactionId, parts (their number) and dataSource (the
@@ -32,12 +32,12 @@ first one to compensate).`,
 			case strings.TrimSpace(reason) == "":
 				return usagef("compensate needs a reason, which the audit keeps: say why with --reason")
 			case !yes && !a.InTTY:
-				return usagef("compensate undoes what was applied: confirm it with --yes")
+				return usagef("compensate changes data: confirm it with --yes")
 			}
 			ctx := cmd.Context()
 			return withDesk(ctx, a, func(d *desk) error {
 				if !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("compensate %s? What was applied of it is undone.", printable(args[0]))); err != nil {
+					if err := a.confirm(ctx, fmt.Sprintf("compensate %s? Its applied parts are compensated, the last one first.", printable(args[0]))); err != nil {
 						return err
 					}
 				}
@@ -48,7 +48,7 @@ first one to compensate).`,
 				case a.json():
 					return printJSON(a.Out, turned)
 				}
-				fmt.Fprintf(a.Out, "%s: turned back; the job undoes its parts, that on %s first\n", turned.TransactionID, printable(turned.DataSource))
+				fmt.Fprintf(a.Out, "%s: compensation started; the job compensates its parts, the one on %s first\n", turned.TransactionID, printable(turned.DataSource))
 				return nil
 			})
 		},

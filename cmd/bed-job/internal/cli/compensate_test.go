@@ -17,10 +17,10 @@ func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 	if err := st.Add(t.Context(), time.Hour, f, k); err != nil {
 		t.Fatal(err)
 	}
-	if r := h.run(t, "list"); !strings.Contains(r.out, "leased, dormant") {
+	if r := h.run(t, "list"); !strings.Contains(r.out, "leased, recorded") {
 		t.Errorf("list: %+v", r)
 	}
-	if r := h.run(t, "show", f.ID); !strings.Contains(r.out, "part of a group that can turn back") {
+	if r := h.run(t, "show", f.ID); !strings.Contains(r.out, "part of a compensable group") {
 		t.Errorf("show: %+v", r)
 	}
 	for _, args := range []string{"", "--yes", "--reason x"} {
@@ -31,14 +31,14 @@ func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 	if r := h.run(t, "compensate", txlog.NewID(), "--reason", "x", "--yes"); r.status != 1 || !strings.Contains(r.err, "holds no such id") {
 		t.Errorf("what is no group: %+v", r)
 	}
-	if r := h.run(t, "compensate", id, "--reason", "sold out", "--yes"); r.status != 0 || !strings.Contains(r.out, id+": turned back; the job undoes its parts, that on a first") {
+	if r := h.run(t, "compensate", id, "--reason", "sold out", "--yes"); r.status != 0 || !strings.Contains(r.out, id+": compensation started; the job compensates its parts, the one on a first") {
 		t.Errorf("compensate: %+v", r)
 	}
 	if r := h.run(t, "compensate", id, "--reason", "sold out", "--yes", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"parts": 1`) {
 		t.Errorf("once more: %+v", r)
 	}
 	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 0 {
-		t.Errorf("check of a group that is being undone: %+v", r)
+		t.Errorf("check of a group that is being compensated: %+v", r)
 	}
 	turned, err := st.Turn(t.Context(), id, time.Hour, "")
 	if err == nil {
@@ -47,16 +47,16 @@ func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 2 || !strings.HasPrefix(r.out, "CRITICAL: half undone: 1 (see bed-job list --parked); 1 parked |") {
+	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 2 || !strings.HasPrefix(r.out, "CRITICAL: half compensated: 1 (see bed-job list --parked); 1 parked |") {
 		t.Errorf("check: %+v", r)
 	}
-	if r := h.run(t, "list", "--parked"); !strings.Contains(r.out, "half undone") {
+	if r := h.run(t, "list", "--parked"); !strings.Contains(r.out, "half compensated") {
 		t.Errorf("list: %+v", r)
 	}
-	if r := h.run(t, "show", id); !strings.Contains(r.out, "half undone") || !strings.Contains(r.out, "an operator said so: sold out") {
+	if r := h.run(t, "show", id); !strings.Contains(r.out, "half compensated") || !strings.Contains(r.out, "compensated by an operator: sold out") {
 		t.Errorf("show: %+v", r)
 	}
-	if r := h.run(t, "show", id, "-o", "json"); !strings.Contains(r.out, `"group": "halfUndone"`) || !strings.Contains(r.out, `"undoes": "a"`) {
+	if r := h.run(t, "show", id, "-o", "json"); !strings.Contains(r.out, `"group": "halfCompensated"`) || !strings.Contains(r.out, `"compensates": "a"`) {
 		t.Errorf("show: %+v", r)
 	}
 	if r := h.run(t, "audit"); !strings.Contains(r.out, "compensate") || !strings.Contains(r.out, "sold out") {

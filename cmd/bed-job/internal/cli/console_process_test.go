@@ -150,7 +150,7 @@ console: {listen: "127.0.0.1:0"}
 `)
 	p := s.start(t, "console")
 	url := p.listens(t)
-	p.until(t, "it is waited for")
+	p.until(t, "waiting for the transaction log")
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503, "/": 503, "/entries": 503, "/api/v1/overview": 503, "/assets/app.css": 200, "/metrics": 200} {
 		if status, body := fetch(t, url+path); status != want {
 			t.Errorf("%s: %d, want %d\n%s", path, status, want, body)

@@ -152,7 +152,7 @@ func (l *logList) printTable(ctx context.Context) error {
 				next = until(now, ops.NextTry(u, l.minAge))
 			}
 			state := stateCell(u)
-			if g := ops.GroupOf(u); g == ops.GroupHalfUndone {
+			if g := ops.GroupOf(u); g == ops.GroupHalfCompensated {
 				state = ops.GroupTexts[g]
 			} else if u.Undo != nil {
 				state += ", " + string(g)

@@ -193,7 +193,7 @@ func TestASignalLetsWhatIsInFlightFinish(t *testing.T) {
 	p := s.start(t, "run", "--log-level", "debug")
 	p.until(t, `"msg":"delivering"`)
 	p.signal(t, syscall.SIGTERM)
-	p.until(t, "ending: what is in flight is finished")
+	p.until(t, "ending: finishing what is in flight")
 	unlock()
 	if status, rest := p.end(); status != 0 {
 		t.Errorf("the status is %d and it wrote\n%s", status, rest)
@@ -211,7 +211,7 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	p := s.start(t, "run", "--log-level", "debug")
 	p.until(t, `"msg":"delivering"`)
 	p.signal(t, syscall.SIGTERM)
-	p.until(t, "ending: what is in flight is finished")
+	p.until(t, "ending: finishing what is in flight")
 	for running := true; running; { // what comes within oneWish is no second wish
 		select {
 		case _, running = <-p.lines:
@@ -238,7 +238,7 @@ func TestRepeatedSignalCountsOnce(t *testing.T) {
 	p := s.start(t, "run", "--log-level", "debug")
 	p.until(t, `"msg":"delivering"`)
 	p.signal(t, syscall.SIGTERM)
-	p.until(t, "ending: what is in flight is finished")
+	p.until(t, "ending: finishing what is in flight")
 	for range 3 {
 		p.signal(t, syscall.SIGTERM)
 	}

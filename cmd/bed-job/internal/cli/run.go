@@ -87,7 +87,7 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	told := make(chan struct{})
 	untold := context.AfterFunc(ctx, func() {
 		defer close(told)
-		logger.Info("ending: what is in flight is finished; a second signal ends it at once")
+		logger.Info("ending: finishing what is in flight; a second signal ends it at once")
 	})
 	defer func() {
 		if !untold() {
@@ -198,7 +198,7 @@ func runOnce(ctx context.Context, a *app, st txlog.Storage, targets asyncjob.Tar
 		case ds.Blocked != nil:
 			wrong = append(wrong, fmt.Errorf("data source %s: entries cannot be delivered until an operator acts: %w", printable(name), ds.Blocked))
 		case ds.Lost > 0:
-			wrong = append(wrong, fmt.Errorf("data source %s: of %s it is not known what became", printable(name), entries(ds.Lost)))
+			wrong = append(wrong, fmt.Errorf("data source %s: the outcome of %s is unknown", printable(name), entries(ds.Lost)))
 		}
 		if ds.Purge != nil {
 			wrong = append(wrong, fmt.Errorf("data source %s: receipts cannot be erased or purged until an operator acts: %w", printable(name), ds.Purge))

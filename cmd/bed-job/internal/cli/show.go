@@ -116,7 +116,7 @@ func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
 	if g := ops.GroupOf(u); g != "" {
 		row("Group", ops.GroupTexts[g])
 		if u.Undo != nil {
-			row("Turned because", u.Undo.Cause)
+			row("Compensated because", u.Undo.Cause)
 		}
 	}
 	row("Created", when(now, u.CreatedAt))

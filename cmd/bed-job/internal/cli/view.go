@@ -23,10 +23,10 @@ under its order key, if there is one), blocks (how many wait behind it), lastErr
 first in its way; else left out),
 inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
-settings, group (what it is to a group that can turn back: part, dormant, undoing or
-halfUndone; else left out), cause (why the group turned back), and statements, each with
-its sql, its requiredRows (=1 or >=1) if it must change a number of rows, and undoes (the
-data source whose part it undoes). Times are RFC 3339 in UTC.`
+settings, group (its role in a compensable group: part, recorded, compensating or
+halfCompensated; else left out), cause (why the group is compensated), and statements, each with
+its sql, its requiredRows (=1 or >=1) if it must change a number of rows, and compensates (the
+data source whose part it compensates). Times are RFC 3339 in UTC.`
 
 // unitView is a unit as JSON shows it: an entry with its error as it is. Its names are
 // promised to users.

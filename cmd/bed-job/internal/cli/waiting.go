@@ -47,7 +47,7 @@ func ask[T any](ctx context.Context, log boundedLog, question func(context.Conte
 
 func (b boundedLog) silent(err error) error {
 	return fmt.Errorf("the transaction log (transactionLogDataSource, %s) did not answer within %v: see whether its server is up "+
-		"and answers others, and whether the address is its own; --log-timeout sets how long it is waited for: %w", b.source.place(), b.within, err)
+		"and answers others, and whether the address is its own; --log-timeout sets how long to wait for it: %w", b.source.place(), b.within, err)
 }
 
 func (b boundedLog) List(ctx context.Context, f txlog.Filter) ([]*txlog.Unit, error) {
@@ -97,7 +97,7 @@ func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, l
 		if time.Since(told) >= waitTold {
 			told = time.Now()
 			logger.WithError(err).WithField("log", s.place()).
-				Warn("the transaction log is not available, it is waited for; --exit-if-log-unavailable or exitIfLogUnavailable ends the program instead")
+				Warn("waiting for the transaction log, which is not available; --exit-if-log-unavailable or exitIfLogUnavailable ends the program instead")
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestRunWaitsForLogAndStopsOnSignal(t *testing.T) {
 		for driver, dsn := range logsAt(addr) {
 			s := &stage{config: silentStage(t, driver, dsn)}
 			p := s.start(t, "run", "--log-timeout", "100ms", "--log-format", "json")
-			p.until(t, `"msg":"the transaction log is not available, it is waited for`)
+			p.until(t, `"msg":"waiting for the transaction log, which is not available`)
 			p.signal(t, syscall.SIGTERM)
 			status, rest := p.end()
 			if status != 0 || !strings.Contains(rest, `"msg":"bed-job has ended"`) || strings.Contains(rest, "Pa55") || strings.Contains(rest, "level\":\"error") {
@@ -171,7 +171,7 @@ func TestRunGoesOnWhenTheLogIsThere(t *testing.T) {
 			if status != tc.status || int(tries.Load()) != tc.tries {
 				t.Errorf("status %d after %d tries, want %d after %d; it wrote\n%s", status, tries.Load(), tc.status, tc.tries, errs.String())
 			}
-			if told := strings.Count(errs.String(), "it is waited for"); tc.status == 0 && told != 1 || tc.status != 0 && told != 0 {
+			if told := strings.Count(errs.String(), "waiting for the transaction log"); tc.status == 0 && told != 1 || tc.status != 0 && told != 0 {
 				t.Errorf("it was reported %d times:\n%s", told, errs.String())
 			}
 			if tc.status == 0 && !strings.Contains(errs.String(), "bed-job is running") {

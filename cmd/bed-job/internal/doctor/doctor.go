@@ -94,7 +94,7 @@ func Examine(ctx context.Context, in Installation) *Report {
 			continue
 		}
 		if loopback.MatchString(t.Name) {
-			p.find("name", "it has a loopback address, which is another database on another machine: their entries cannot be told apart",
+			p.find("name", "it has a loopback address, which is another database on another machine: the log cannot tell the entries of the two apart",
 				"give it a name of its own by bedDataSource in the DSN of the application, and here, once its entries are delivered")
 		}
 		patients = append(patients, p)

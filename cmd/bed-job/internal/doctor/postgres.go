@@ -48,7 +48,7 @@ func lookAtPooler(ctx context.Context, p *patient) {
 	_ = tx.Rollback()
 	conn, _, err := p.Target.Dial(ctx)
 	if err != nil {
-		p.x.unseen("%s: a second connection cannot be had: %s", p.where, errorOf(err))
+		p.x.unseen("%s: cannot open a second connection: %s", p.where, errorOf(err))
 		return
 	}
 	defer func() { _ = conn.Close() }()
