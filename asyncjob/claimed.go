@@ -129,7 +129,7 @@ func (u *claimed) attend() result {
 		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
 	case u.Receipt != "" && d.noReceipts.get() != nil:
 		return u.block(d.noReceipts.get())
-	case u.Turned():
+	case u.Compensating():
 		return u.undo()
 	}
 	if err := d.src.accepts(u.Unit); err != nil {
@@ -308,7 +308,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 	r := u.release(verdict, parked)
 	if r.kind == parked {
 		what := "parked: an operator must retry or discard it"
-		if u.Turned() {
+		if u.Compensating() {
 			what = "parked, half compensated: an operator must retry it, or undo the rest by hand and discard it"
 		}
 		u.drain.failures.tell(u.logger(), logrus.ErrorLevel, what, said, -1)

@@ -28,7 +28,7 @@ func (u *claimed) grouped() (r result, done bool) {
 	switch {
 	case u.Unreadable != nil:
 		return r, false
-	case u.Undo != nil && !u.Turned():
+	case u.Undo != nil && !u.Compensating():
 		return u.review(), true
 	case u.Group() && u.Overdue():
 		met := u.look()
@@ -65,7 +65,7 @@ func (u *claimed) asksAgain(src *source, met attempt.Outcome) (verdict txlog.Ver
 }
 
 func (u *claimed) overdue() string {
-	return fmt.Sprintf("it was not delivered within %v", u.TurnAfter)
+	return fmt.Sprintf("it was not delivered within %v", u.CompensateAfter)
 }
 
 // review decides about a group whose compensation has not started: the group is complete
@@ -112,8 +112,8 @@ func (u *claimed) review() result {
 		if r, turned := u.turn(cause, cause); turned {
 			return r
 		}
-	case u.TurnAfter > 0:
-		verdict.After = min(verdict.After, max(u.TurnAfter-u.ReadAt.Sub(u.CreatedAt), 0))
+	case u.CompensateAfter > 0:
+		verdict.After = min(verdict.After, max(u.CompensateAfter-u.ReadAt.Sub(u.CreatedAt), 0))
 	}
 	return u.pushBack(verdict)
 }
@@ -145,7 +145,7 @@ func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlo
 func (u *claimed) turn(cause, said string) (r result, turned bool) {
 	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.Lease)
 	defer cancel()
-	_, err := u.drain.job.storage.Turn(ctx, u.TransactionID, 0, cause)
+	_, err := u.drain.job.storage.Compensate(ctx, u.TransactionID, 0, cause)
 	switch {
 	case errors.Is(err, txlog.ErrNotFound):
 		return r, false

@@ -161,12 +161,12 @@ func TestAHalfUndoneGroupGoesOnWhenItIsRetried(t *testing.T) {
 		k, _ := r.add(t, nil)
 		r.rounds(t, quick(), "all is delivered", func() bool { return rows(t, r.pool, "1 = 1") == 2 })
 		mustExec(t, r.pool, "DELETE FROM account WHERE id = 1") // so that undoing it changes no row
-		if _, err := r.log.Turn(t.Context(), k.ID, 0, "compensated by an operator"); err != nil {
+		if _, err := r.log.Compensate(t.Context(), k.ID, 0, "compensated by an operator"); err != nil {
 			t.Fatal(err)
 		}
 		parked := func() bool {
 			u, err := r.log.Get(t.Context(), k.ID)
-			return err == nil && u.HalfUndone()
+			return err == nil && u.HalfCompensated()
 		}
 		cfg, hook := logged()
 		cfg.RetryDelay, cfg.MaxDeliveryTryDelay = time.Millisecond, -1
@@ -203,7 +203,7 @@ func TestAGroupTurnsBackWhenItsTimeIsOver(t *testing.T) {
 		delete(r.targets, "stock") // cannot be delivered to
 		k, f := r.add(t, func(k *txlog.Unit, f []*txlog.Unit) {
 			for _, u := range append(f, k) {
-				u.TurnAfter = time.Hour
+				u.CompensateAfter = time.Hour
 			}
 		})
 		r.rounds(t, quick(), "the first part is delivered", func() bool { return rows(t, r.pool, "id = 1") == 1 })
@@ -213,7 +213,7 @@ func TestAGroupTurnsBackWhenItsTimeIsOver(t *testing.T) {
 				_ = r.log.Retry(t.Context(), u)
 			}
 			u, err := r.log.Get(t.Context(), k.ID)
-			return err == nil && u.Turned()
+			return err == nil && u.Compensating()
 		})
 		if n := rows(t, r.pool, "id = 1"); n != 1 {
 			t.Error("the first part was undone before the last one")
@@ -243,7 +243,7 @@ func TestReceiptsOutliveTheWayBackOfTheirGroup(t *testing.T) {
 			}
 			return n
 		}
-		turned, err := r.log.Turn(t.Context(), k.ID, time.Hour, "no")
+		turned, err := r.log.Compensate(t.Context(), k.ID, time.Hour, "no")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestAGroupThatComesBackAfterItWasUndoneIsNotDone(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, r *groupRig) {
 		k, f := r.add(t, nil)
-		if _, err := r.log.Turn(t.Context(), k.ID, 0, "no"); err != nil {
+		if _, err := r.log.Compensate(t.Context(), k.ID, 0, "no"); err != nil {
 			t.Fatal(err)
 		}
 		r.rounds(t, quick(), "it is undone", r.empty(t))
@@ -324,7 +324,7 @@ func TestAGroupThatComesBackAfterItsTimeIsNotUndone(t *testing.T) {
 		}
 		for _, all := range [][]*txlog.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} { // the first is due first
 			for _, u := range all {
-				u.Lease, u.TurnAfter = txlog.Lease{}, time.Millisecond
+				u.Lease, u.CompensateAfter = txlog.Lease{}, time.Millisecond
 			}
 			r.write(t, all...)
 			r.rounds(t, quick(), "the log is empty", func() bool {
@@ -356,7 +356,7 @@ func TestAGroupIsNotUndoneForAQuestionThatFailed(t *testing.T) {
 		r.targets = Targets{"orders": through, "stock": through}
 		for _, all := range [][]*txlog.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} {
 			for _, u := range all {
-				u.Lease, u.TurnAfter = txlog.Lease{}, time.Millisecond
+				u.Lease, u.CompensateAfter = txlog.Lease{}, time.Millisecond
 			}
 			struck := proxy.CutBefore(testproxy.Text("FROM bed_receipt"))
 			r.write(t, all...)
@@ -415,11 +415,11 @@ func TestAGroupTurnsThoughAPartCannotBeAskedFor(t *testing.T) {
 		eachGroup(t, func(t *testing.T, r *groupRig) {
 			k, _ := r.add(t, func(k *txlog.Unit, f []*txlog.Unit) {
 				f[other].Account, k.Undo.Parts[other].Account = "another", "another"
-				f[other].TurnAfter, k.TurnAfter = time.Millisecond, time.Millisecond
+				f[other].CompensateAfter, k.CompensateAfter = time.Millisecond, time.Millisecond
 			})
 			r.rounds(t, quick(), "the group turns", func() bool {
 				got, err := r.log.Get(t.Context(), k.ID)
-				return errors.Is(err, txlog.ErrNotFound) || err == nil && got.Turned()
+				return errors.Is(err, txlog.ErrNotFound) || err == nil && got.Compensating()
 			})
 		})
 	}

@@ -66,7 +66,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 // newWayBack makes the compensation of the group, without any parts.
 func newWayBack(s *SoftTransaction, c *connector) *stagedUnit {
 	u := &stagedUnit{c: c}
-	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, TurnAfter: s.turnAfter, Undo: new(txlog.Undo)}
+	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.turnAfter, Undo: new(txlog.Undo)}
 	u.InFlight = besteffort.InFlight{Unit: &u.unit}
 	return u
 }
@@ -77,7 +77,7 @@ func joinGroup(u, back *stagedUnit) {
 		u.c.leaveReceipt(&u.unit)
 		u.forced = true
 	}
-	u.part, u.Held, u.unit.TurnAfter = addPart(&back.unit, &u.unit), true, back.unit.TurnAfter
+	u.part, u.Held, u.unit.CompensateAfter = addPart(&back.unit, &u.unit), true, back.unit.CompensateAfter
 	for i := range u.unit.Statements {
 		u.unit.Statements[i].Part = u.part
 	}
@@ -88,7 +88,7 @@ func leaveGroup(u, back *stagedUnit) {
 	if back != nil || u.part == 0 {
 		return
 	}
-	u.part, u.Held, u.unit.TurnAfter = 0, false, 0
+	u.part, u.Held, u.unit.CompensateAfter = 0, false, 0
 	if u.forced {
 		u.unit.Receipt, u.unit.Place, u.forced = "", "", false
 	}

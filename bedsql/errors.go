@@ -76,7 +76,7 @@ var (
 //	Parked     bool   // it waits for an operator rather than for the job
 //	Parking    bool   // it was to be parked, but the log did not confirm
 //	Refused    bool   // it was refused, and only its entry could not be removed
-//	Turned     bool   // EntryID belongs to a group whose compensation is not finished; with Parked, half finished
+//	Compensating     bool   // EntryID belongs to a group whose compensation is not finished; with Parked, half finished
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
 

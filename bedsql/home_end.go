@@ -303,7 +303,7 @@ func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
 		n := min(len(got.Statements), len(u.writes))
 		drop(u.writes[n:], errWithRolledBack)
 		u.writes, u.unit.Statements, u.unit.Fingerprint = u.writes[:n], got.Statements, got.Fingerprint
-		u.unit.Receipt, u.unit.TurnAfter, u.Held = got.Receipt, got.TurnAfter, got.Group()
+		u.unit.Receipt, u.unit.CompensateAfter, u.Held = got.Receipt, got.CompensateAfter, got.Group()
 		u.unit.Order, u.unit.Behind = got.Order, got.Behind
 		return true
 	}

@@ -146,7 +146,7 @@ func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []
 	if name == "" {
 		name = locationOf(e.soft.staged.writes[0].c.cfg.Storage)
 	}
-	g := besteffort.Group{Open: len(e.problems) > 0, Turned: e.discarded}
+	g := besteffort.Group{Open: len(e.problems) > 0, Compensating: e.discarded}
 	back := e.wayBack(ctx, ready)
 	if back == nil {
 		e.soft.arrive(name)

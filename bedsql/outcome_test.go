@@ -66,7 +66,7 @@ var exported = map[string]struct {
 // error, or not at all.
 var insideOnly = []string{
 	"txlog.ErrInDoubt", "txlog.ErrUnconfirmed", "txlog.ErrLeaseLost", "txlog.ErrUnusable", "txlog.ErrNotFound",
-	"txlog.ErrLeased", "txlog.ErrTurned", "txlog.ErrGroup", "txlog.ErrLogElsewhere", "txlog.ErrNotFirst", "bedsql.BehindError", "txlog.ErrClosed", "txlog.LeaseLostError",
+	"txlog.ErrLeased", "txlog.ErrCompensated", "txlog.ErrGroup", "txlog.ErrLogElsewhere", "txlog.ErrNotFirst", "bedsql.BehindError", "txlog.ErrClosed", "txlog.LeaseLostError",
 }
 
 type answer string
@@ -177,8 +177,8 @@ func TestOutcomeOfWhatIsNotOfThisPackage(t *testing.T) {
 		{errors.New("sql: nobody has said what this means"), OutcomeUnknown},
 		{&PendingError{Cause: fmt.Errorf("%w: no answer", txlog.ErrInDoubt)}, OutcomeUnknown},
 		{&UnknownOutcomeError{Log: txlog.ErrInDoubt}, OutcomeUnknown},
-		{&PendingError{Cause: answer("40001"), Turned: true}, OutcomeCompensated},
-		{&EndError{Errors: []error{&PendingError{Cause: answer("23505"), Turned: true, Parked: true}}}, OutcomeCompensated},
+		{&PendingError{Cause: answer("40001"), Compensating: true}, OutcomeCompensated},
+		{&EndError{Errors: []error{&PendingError{Cause: answer("23505"), Compensating: true, Parked: true}}}, OutcomeCompensated},
 		{errNotLookedFor, OutcomeRefused},
 		{fmt.Errorf("bed: nothing was run: %w", &txlog.ParamError{Err: io.EOF}), OutcomeRefused},
 		{attempt.Certain(io.EOF, delivery.Unreachable), OutcomeNotAccepted},
@@ -251,7 +251,7 @@ func TestCountersAndEventsSayWhatOutcomeOfSays(t *testing.T) {
 	}{
 		{&PendingError{Cause: io.EOF}, "pending", func(n *Counters) uint64 { return n.Pending.Load() }},
 		{&PendingError{Cause: io.EOF, Parked: true}, "parked", func(n *Counters) uint64 { return n.Pending.Load() }},
-		{&PendingError{Cause: io.EOF, Parked: true, Turned: true}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
+		{&PendingError{Cause: io.EOF, Parked: true, Compensating: true}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
 		{&CompensatedError{Cause: io.EOF}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
 		{&RefusedError{Cause: io.EOF}, "parked", func(n *Counters) uint64 { return n.Refused.Load() }},
 		{&RowsError{Want: 1}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},

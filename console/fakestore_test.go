@@ -106,7 +106,7 @@ func (f *fakeStore) Overview(_ context.Context, o ops.OverviewOptions) (*ops.Ove
 		v.DataSources = append(v.DataSources, ds)
 		for _, d := range f.match(ops.Filter{DataSource: name}) {
 			if d.Group == ops.GroupHalfCompensated {
-				v.HalfUndone++
+				v.HalfCompensated++
 			}
 		}
 		if o.Hours > 0 {

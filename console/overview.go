@@ -15,9 +15,9 @@ import (
 
 // overviewView is the overview as the page shows it.
 type overviewView struct {
-	Off        []string
-	HalfUndone int
-	Total      ops.Funnel
+	Off             []string
+	HalfCompensated int
+	Total           ops.Funnel
 	totals
 	Sources []sourceView
 	Jobs    []ops.Job
@@ -90,7 +90,7 @@ func (s pages) overviewPage(r *http.Request, _ person) (any, error) {
 		return nil, err
 	}
 	l := languageOf(r)
-	v := overviewView{Off: o.Off, HalfUndone: o.HalfUndone, Total: o.Funnel, Jobs: o.Jobs}
+	v := overviewView{Off: o.Off, HalfCompensated: o.HalfCompensated, Total: o.Funnel, Jobs: o.Jobs}
 	v.totals = totalsOf(l, o)
 	for i, ds := range o.DataSources {
 		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.cfg.BasePath})

@@ -448,7 +448,7 @@ func TestAGroupIsShownAndTurnedBackAsAWhole(t *testing.T) {
 	t.Parallel()
 	c, f := stage(t, Config{Users: people})
 	d := f.entries[slices.IndexFunc(f.entries, func(d *ops.Detail) bool { return d.ID == fakeID(5) })]
-	d.Cause, d.TransactionID, d.Statements[0].Undoes = "sold out <b>", fakeID(4), "stock"
+	d.Cause, d.TransactionID, d.Statements[0].Compensates = "sold out <b>", fakeID(4), "stock"
 	entry := "/entries/" + fakeID(5)
 	for _, s := range []struct {
 		group      ops.GroupState

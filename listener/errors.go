@@ -28,19 +28,19 @@ type PendingError struct {
 	// Refused is set if the database refused it and only the removal of its entry failed: the
 	// job tries it again.
 	Refused bool
-	// Turned is set if it is a group whose compensation has started: EntryID is the group's,
+	// Compensating is set if it is a group whose compensation has started: EntryID is the group's,
 	// and its applied writes are being undone.
-	Turned bool
-	Cause  error
+	Compensating bool
+	Cause        error
 }
 
 func (e *PendingError) Error() string {
 	what := "is pending, the job will deliver it once the entry is as old as the job's MaxDeliveryTryDelay (60 s by default)"
 	var behind *BehindError
 	switch {
-	case e.Turned && e.Parked:
+	case e.Compensating && e.Parked:
 		what = "belongs to a half-compensated group, because the database refused a compensation; an operator has to decide (bed-job show " + e.EntryID + ")"
-	case e.Turned:
+	case e.Compensating:
 		what = "belongs to a group that is being compensated; the job continues"
 	case errors.As(e.Cause, &behind):
 		what = "waits for its turn under an order key, the job will deliver it then"

@@ -77,7 +77,7 @@ func outcomeOf(err error) (o Outcome, known bool) {
 		return e.Outcome(), true
 	case *PendingError:
 		switch {
-		case e.Turned:
+		case e.Compensating:
 			return OutcomeCompensated, true
 		case errors.Is(e.Cause, txlog.ErrInDoubt):
 			return OutcomeUnknown, true

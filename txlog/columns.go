@@ -393,8 +393,8 @@ func (u *Unit) encodeSettings() string {
 	if u.TraceParent != "" {
 		b = appendQuoted(append(b, `,"traceparent":`...), u.TraceParent)
 	}
-	if u.TurnAfter > 0 {
-		b = strconv.AppendInt(append(b, `,"turn_after":`...), millis(u.TurnAfter), 10)
+	if u.CompensateAfter > 0 {
+		b = strconv.AppendInt(append(b, `,"turn_after":`...), millis(u.CompensateAfter), 10)
 	}
 	if u.ContendedFrom > 0 {
 		b = strconv.AppendInt(append(b, `,"contended_from":`...), millis(u.ContendedFrom), 10)
@@ -496,14 +496,14 @@ func (r *reading) readCount(v sql.NullString) {
 // storedSettings is the column settings: the session settings of the unit's delivery, and
 // the unit's origin.
 type storedSettings struct {
-	Settings    string `json:"settings"`
-	Session     string `json:"session,omitempty"`
-	Account     string `json:"account,omitempty"`
-	Place       string `json:"receipts,omitempty"`
-	TraceParent string `json:"traceparent,omitempty"`
-	TurnAfter   int64  `json:"turn_after,omitempty"`
-	Contended   int64  `json:"contended_from,omitempty"`
-	Undo        *Undo  `json:"undo,omitempty"`
+	Settings        string `json:"settings"`
+	Session         string `json:"session,omitempty"`
+	Account         string `json:"account,omitempty"`
+	Place           string `json:"receipts,omitempty"`
+	TraceParent     string `json:"traceparent,omitempty"`
+	CompensateAfter int64  `json:"turn_after,omitempty"`
+	Contended       int64  `json:"contended_from,omitempty"`
+	Undo            *Undo  `json:"undo,omitempty"`
 }
 
 func (r *reading) readSettings(v sql.NullString) {
@@ -514,7 +514,7 @@ func (r *reading) readSettings(v sql.NullString) {
 	}
 	u := r.unit
 	u.Settings, u.Session, u.Account, u.Place, u.TraceParent = s.Settings, s.Session, s.Account, s.Place, s.TraceParent
-	u.TurnAfter, u.Undo = time.Duration(s.TurnAfter)*time.Millisecond, s.Undo
+	u.CompensateAfter, u.Undo = time.Duration(s.CompensateAfter)*time.Millisecond, s.Undo
 	u.ContendedFrom = time.Duration(s.Contended) * time.Millisecond
 	if u.Undo != nil && len(u.Undo.Parts) == 0 {
 		r.note("does not say which parts the group has")

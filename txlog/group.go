@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrTurned is returned by Complete for a group whose compensation has started or is done.
-	ErrTurned = errors.New("txlog: the group is compensated, or is being compensated")
+	// ErrCompensated is returned by Complete for a group whose compensation has started or is done.
+	ErrCompensated = errors.New("txlog: the group is compensated, or is being compensated")
 	// ErrGroup is returned for an attempt to discard, park or amend a single unit of a
 	// compensable group: the group would end neither completed nor compensated.
 	ErrGroup = errors.New("txlog: the entry belongs to a compensable group: compensate the whole group (bed-job compensate), or retry the entry")
@@ -21,7 +21,7 @@ var (
 
 // Undo makes a unit the compensation of a group, a soft transaction. The compensation has
 // the group's TransactionID as its own ID. Its statements undo the group's other units, the
-// forward units. It waits with an empty Receipt until [Storage].Turn starts it; then the
+// forward units. It waits with an empty Receipt until [Storage].Compensate starts it; then the
 // parts are undone, the last one first.
 type Undo struct {
 	// Parts are all parts of the group, in the order of their recording; at least one.
@@ -71,21 +71,21 @@ func (u *Unit) Decides() string {
 func (u *Unit) inGroup() bool { return u.Group() || u.dormant() }
 
 // dormant reports whether u is a compensation that has not started.
-func (u *Unit) dormant() bool { return u.Undo != nil && !u.Turned() }
+func (u *Unit) dormant() bool { return u.Undo != nil && !u.Compensating() }
 
 func parked(u *Unit) bool { return u.Parked }
 
-// Turned reports whether u is a compensation that has started.
-func (u *Unit) Turned() bool { return u.Undo != nil && u.Receipt != "" }
+// Compensating reports whether u is a compensation that has started.
+func (u *Unit) Compensating() bool { return u.Undo != nil && u.Receipt != "" }
 
-// HalfUndone reports whether u is a started compensation that waits for an operator: some of
+// HalfCompensated reports whether u is a started compensation that waits for an operator: some of
 // its parts may be undone, and others not.
-func (u *Unit) HalfUndone() bool { return u.Turned() && u.Parked }
+func (u *Unit) HalfCompensated() bool { return u.Compensating() && u.Parked }
 
-// Overdue reports whether u has reached the age TurnAfter, so that its group must be
+// Overdue reports whether u has reached the age CompensateAfter, so that its group must be
 // compensated.
 func (u *Unit) Overdue() bool {
-	return u.TurnAfter > 0 && u.ReadAt.Sub(u.CreatedAt) >= u.TurnAfter
+	return u.CompensateAfter > 0 && u.ReadAt.Sub(u.CreatedAt) >= u.CompensateAfter
 }
 
 // Order returns the parts' indexes in the order of their undoing: from the last one to the
@@ -169,14 +169,14 @@ func (w *Undo) appendTo(b []byte) []byte {
 // validateGroup rejects a unit that would make its group impossible to complete or
 // compensate.
 func (u *Unit) validateGroup() error {
-	u.TurnAfter = time.Duration(millis(u.TurnAfter)) * time.Millisecond
+	u.CompensateAfter = time.Duration(millis(u.CompensateAfter)) * time.Millisecond
 	if u.Undo == nil {
 		for i := range u.Statements {
 			if u.Statements[i].Part != u.Statements[0].Part || u.Statements[i].Part < 0 {
 				return fmt.Errorf("txlog: the statements of unit %s are of several parts of its group", u.ID)
 			}
 		}
-		if !u.Group() && u.TurnAfter != 0 {
+		if !u.Group() && u.CompensateAfter != 0 {
 			return fmt.Errorf("txlog: unit %s has a time to be compensated after, but no group", u.ID)
 		}
 		if u.Group() && (u.Receipt == "" || u.Fingerprint != "" || u.NotReplayable != "" || u.TransactionID == u.ID) {

@@ -353,8 +353,8 @@ func (m *Memory) Get(ctx context.Context, id string) (*Unit, error) {
 func (m *Memory) Complete(ctx context.Context, k *Unit) error {
 	return m.do(ctx, func(time.Time) error {
 		c := m.units[k.ID]
-		if c != nil && c.Turned() || c == nil && slices.ContainsFunc(k.Undo.units(), func(id string) bool { return m.discarded[id] }) {
-			return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
+		if c != nil && c.Compensating() || c == nil && slices.ContainsFunc(k.Undo.units(), func(id string) bool { return m.discarded[id] }) {
+			return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 		}
 		if c == nil {
 			return fmt.Errorf("%w: group %s", ErrNotFound, k.ID)
@@ -368,17 +368,17 @@ func (m *Memory) Complete(ctx context.Context, k *Unit) error {
 	})
 }
 
-// Turn implements [Storage].
-func (m *Memory) Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
+// Compensate implements [Storage].
+func (m *Memory) Compensate(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
 	deadline := time.Now().Add(lease)
 	return locked(ctx, m, func(now time.Time) (*Unit, error) {
 		k := m.units[id]
 		switch {
 		case k == nil || k.Undo == nil:
 			return nil, noWayBack(id, "memory")
-		case k.Turned() && leasedAt(k, now):
+		case k.Compensating() && leasedAt(k, now):
 			return nil, fmt.Errorf("%w: %s", ErrLeased, id)
-		case !k.Turned():
+		case !k.Compensating():
 			k.turn(cause)
 		}
 		for _, unit := range k.Undo.units() {

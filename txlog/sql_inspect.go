@@ -452,7 +452,7 @@ func (s *SQLStorage) refusal(ids []string, found []*Unit) error {
 }
 
 // Complete implements [Storage]. The removal requires that the compensation has not started:
-// Complete and Turn exclude each other.
+// Complete and Compensate exclude each other.
 func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -478,21 +478,21 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	case removed:
 		return nil
 	case stands:
-		return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
+		return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 	}
 	if ends, err := s.journal.Ends(ctx, k.Undo.units()); err == nil && slices.Contains(slices.Collect(maps.Values(ends)), journal.Discarded) {
-		return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
+		return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 	}
 	return s.failed(what, fmt.Errorf("%w: group %s", ErrNotFound, k.ID))
 }
 
-// Turn implements [Storage].
-func (s *SQLStorage) Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
-	return s.TurnAlso(ctx, id, lease, cause, nil)
+// Compensate implements [Storage].
+func (s *SQLStorage) Compensate(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
+	return s.CompensateAlso(ctx, id, lease, cause, nil)
 }
 
-// TurnAlso is Turn for an operator; also is as for Decide.
-func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (k *Unit, err error) {
+// CompensateAlso is Compensate for an operator; also is as for Decide.
+func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (k *Unit, err error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
@@ -521,7 +521,7 @@ func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duratio
 				return false, nil, err
 			}
 		}
-		if k.Turned() && k.Leased {
+		if k.Compensating() && k.Leased {
 			return false, fmt.Errorf("%w: %s", ErrLeased, id), nil
 		}
 		if k.Unreadable == nil {
@@ -534,7 +534,7 @@ func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duratio
 			err = also(execIn(ctx, q))
 			made = again && dberr.Of(err).Duplicate()
 		}
-		if err == nil && !k.Turned() {
+		if err == nil && !k.Compensating() {
 			k.turn(cause)
 			err = s.noteDiscarded(ctx, q, append(k.Undo.units(), k.ID))
 		}

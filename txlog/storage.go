@@ -118,18 +118,18 @@ type Storage interface {
 	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// Complete ends a compensable group after its success: it removes the compensation k, which
 	// has not started, and the rest of the forward units, even leased ones. Call it after all
-	// forward units were delivered. ErrTurned if the compensation has started or is done.
+	// forward units were delivered. ErrCompensated if the compensation has started or is done.
 	// ErrNotFound if k is gone for an unknown reason: the group was completed before, or
 	// compensated by a process that could not record it. The receipts tell. ErrUnconfirmed.
 	Complete(ctx context.Context, k *Unit) error
-	// Turn starts the compensation of the group id in one transaction, even if its units are
+	// Compensate starts the compensation of the group id in one transaction, even if its units are
 	// leased. It sets the cause, leases the compensation to the caller (a lease of 0 makes it
 	// due at once, for any owner) and returns it as stored. It erases the remaining forward
 	// units; States reports all of them as discarded. After an earlier start, it keeps the
 	// first cause and only leases the compensation to the caller: ErrLeased if another owner is
 	// at work on it. ErrNotFound if the group was completed, is compensated, or never had a
 	// compensation. ErrUnconfirmed.
-	Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error)
+	Compensate(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error)
 
 	// Get returns one unit; id may be the id of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)

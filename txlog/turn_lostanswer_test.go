@@ -39,7 +39,7 @@ func TestDecisionsDoNotDependOnTheTableOfAttempts(t *testing.T) {
 		if _, err := db.Open(t).Exec("DROP TABLE bed_attempt"); err != nil {
 			t.Fatal(err)
 		}
-		if turned, err := log.Turn(t.Context(), k.ID, time.Hour, "refused"); err != nil || !turned.Turned() {
+		if turned, err := log.Compensate(t.Context(), k.ID, time.Hour, "refused"); err != nil || !turned.Compensating() {
 			t.Errorf("turned: %+v, %v", turned, err)
 		}
 		if err := log.Discard(t.Context(), u.ID); err != nil {
@@ -71,12 +71,12 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			struck := proxy.CutAfter(testproxy.Commit)
-			turned, err := log.Turn(t.Context(), k.ID, time.Hour, "refused")
+			turned, err := log.Compensate(t.Context(), k.ID, time.Hour, "refused")
 			testproxy.Await(t, struck)
-			if err != nil || !turned.Turned() || len(turned.Statements) != 3 || turned.Lease.Over() {
+			if err != nil || !turned.Compensating() || len(turned.Statements) != 3 || turned.Lease.Over() {
 				t.Fatalf("got %+v, %v", turned, err)
 			}
-			if err := log.Complete(t.Context(), k); !errors.Is(err, txlog.ErrTurned) {
+			if err := log.Complete(t.Context(), k); !errors.Is(err, txlog.ErrCompensated) {
 				t.Errorf("completed after it turned: %v", err)
 			}
 			if err := log.Remove(t.Context(), turned); err != nil {
@@ -101,7 +101,7 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 				if err != nil && !errors.Is(err, txlog.ErrNotFound) { // it is gone: the receipts tell how
 					t.Errorf("completing a group of %d statements: %v", n, err)
 				}
-				if _, err := log.Turn(t.Context(), k.ID, 0, "too late"); !errors.Is(err, txlog.ErrNotFound) {
+				if _, err := log.Compensate(t.Context(), k.ID, 0, "too late"); !errors.Is(err, txlog.ErrNotFound) {
 					t.Errorf("turned after it was completed: %v", err)
 				}
 			}
@@ -135,7 +135,7 @@ func TestGroupsTurnWhileTheirUnitsAreWrittenTo(t *testing.T) {
 		ended := make(chan error, 3)
 		go func() {
 			for _, k := range backs {
-				if _, err := log.Turn(t.Context(), k.ID, 0, "no"); err != nil {
+				if _, err := log.Compensate(t.Context(), k.ID, 0, "no"); err != nil {
 					ended <- err
 					return
 				}
@@ -163,7 +163,7 @@ func TestGroupsTurnWhileTheirUnitsAreWrittenTo(t *testing.T) {
 			t.Fatalf("%d units are left, want %d (%v)", len(left), groups, err)
 		}
 		for _, u := range left {
-			if !u.Turned() || u.Leased {
+			if !u.Compensating() || u.Leased {
 				t.Errorf("got %+v", u)
 			}
 		}

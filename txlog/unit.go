@@ -101,9 +101,9 @@ type Unit struct {
 	Fingerprint string
 	// Undo makes the unit the compensation of a group; nil for any other unit.
 	Undo *Undo
-	// TurnAfter is the age, in whole milliseconds, after which an undelivered group is
+	// CompensateAfter is the age, in whole milliseconds, after which an undelivered group is
 	// compensated; 0 means never. All units of a group have the same.
-	TurnAfter time.Duration
+	CompensateAfter time.Duration
 	// ContendedFrom is the unit's age, in whole milliseconds, when other transactions first
 	// obstructed it. 0 means no contention since it was written or an operator retried it.
 	// Release sets it.

@@ -48,7 +48,7 @@ type TxStorage interface {
 	// it and a part was added. noted is false if tx no longer holds a statement of u.
 	NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bool, err error)
 	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a compensable group: it
-	// writes the Part of the statements, the Receipt and TurnAfter. Or it makes u wait for the
+	// writes the Part of the statements, the Receipt and CompensateAfter. Or it makes u wait for the
 	// units in its After.
 	MarkWithin(ctx context.Context, tx DBTX, u *Unit) error
 }

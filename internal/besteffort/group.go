@@ -24,8 +24,8 @@ type Group struct {
 	Parts []*InFlight
 	// Open means that other units are not known to be delivered.
 	Open bool
-	// Turned means that others have found the group compensated.
-	Turned bool
+	// Compensating means that others have found the group compensated.
+	Compensating bool
 	// Undo compensates a part (txlog.Unit.Part), on a connection to its data source. Look reads
 	// its receipt there. It returns Found or Voided, neither if there is no receipt, or both if
 	// the part was applied before it was voided.
@@ -48,7 +48,7 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 		}
 	}()
 	var refused []error
-	open, turned := g.Open, g.Turned
+	open, turned := g.Open, g.Compensating
 	for _, d := range g.Parts {
 		switch {
 		case !d.held:
@@ -82,7 +82,7 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 		return false, nil
 	}
 	switch err := g.complete(ctx); {
-	case errors.Is(err, txlog.ErrTurned):
+	case errors.Is(err, txlog.ErrCompensated):
 		return true, g.turn(ctx, nil)
 	case err != nil:
 		return true, pending(g.Back, fmt.Errorf("all of it is delivered, which the log did not confirm: %w", logged(err)))
@@ -122,7 +122,7 @@ func (g *Group) completed(ctx context.Context) error {
 	for i, p := range k.Undo.Parts {
 		out := g.Look(ctx, k.Part(i))
 		if out.Voided {
-			return fmt.Errorf("%w (%s)", txlog.ErrTurned, k.ID)
+			return fmt.Errorf("%w (%s)", txlog.ErrCompensated, k.ID)
 		}
 		if found = found || out.Found; !out.Found {
 			err = fmt.Errorf("%w; nor does its receipt in %s tell: %w", err, p.DataSource, cmp.Or(out.Err, errNoReceipt))
@@ -156,17 +156,17 @@ func (g *Group) turn(ctx context.Context, cause error) error {
 	own, cancel := e.cfg.own(ctx)
 	defer cancel()
 	id := g.Back.Unit.ID
-	k, err := e.cfg.Storage.Turn(own, id, e.cfg.Lease, text)
+	k, err := e.cfg.Storage.Compensate(own, id, e.cfg.Lease, text)
 	if errors.Is(err, txlog.ErrNotFound) {
 		if err = g.completed(own); err == nil {
 			return nil // the job was faster, and it was not refused then
-		} else if errors.Is(err, txlog.ErrTurned) { // the job was faster, and has undone it
+		} else if errors.Is(err, txlog.ErrCompensated) { // the job was faster, and has undone it
 			return g.compensated(ctx, g.Back.Unit, cmp.Or(cause, err))
 		}
 	}
 	if err != nil {
-		p := pending(g.Back, fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrTurned), logged(err)))
-		p.Turned = errors.Is(err, txlog.ErrLeased)
+		p := pending(g.Back, fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrCompensated), logged(err)))
+		p.Compensating = errors.Is(err, txlog.ErrLeased)
 		return p
 	}
 	if cause == nil {
@@ -185,7 +185,7 @@ func (g *Group) turn(ctx context.Context, cause error) error {
 			continue
 		}
 		p := pending(d, fmt.Errorf("%w; it is to be compensated at %s: %w", cause, part.DataSource, d.Outcome.Err))
-		p.DataSource, p.Turned = part.DataSource, true
+		p.DataSource, p.Compensating = part.DataSource, true
 		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: d.Outcome.Maybe(), Err: d.Outcome.Err.Error(), Park: d.Outcome.Class == delivery.Refused || d.Outcome.Class == delivery.Duplicate}
 		if err := e.release(ctx, d, v); err == nil && v.Park {
 			p.Parked = true

@@ -140,7 +140,7 @@ func (s *Store) Compensate(ctx context.Context, id string, by By) (*Compensated,
 	if err != nil {
 		return nil, noTables(err)
 	}
-	k, err := s.log.TurnAlso(ctx, id, 0, "compensated by an operator: "+by.Reason, func(exec func(string, ...any) error) error {
+	k, err := s.log.CompensateAlso(ctx, id, 0, "compensated by an operator: "+by.Reason, func(exec func(string, ...any) error) error {
 		return s.fault(exec(statement, args...))
 	})
 	if err != nil {

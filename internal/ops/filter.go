@@ -141,8 +141,8 @@ type Statement struct {
 	Prepared bool   `json:"prepared,omitempty"`
 	// RequiredRows is the required number of changed rows, "=1" or ">=1"; empty for any number.
 	RequiredRows string `json:"requiredRows,omitempty"`
-	// Undoes is the data source of the part it undoes, in the compensation of a group.
-	Undoes string `json:"compensates,omitempty"`
+	// Compensates is the data source of the part it undoes, in the compensation of a group.
+	Compensates string `json:"compensates,omitempty"`
 	// Parameters are set only in a revealed entry, with their values.
 	Parameters []Parameter `json:"parameters,omitzero"`
 	// TypedParameters are the same in the log's own form, which amendments accept.
@@ -215,7 +215,7 @@ func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 	for i, statement := range u.Statements {
 		e.Statements[i] = Statement{SQL: statement.SQL, Prepared: statement.Prepared, RequiredRows: statement.Required.Sign()}
 		if u.Undo != nil && statement.Part > 0 && statement.Part <= len(u.Undo.Parts) {
-			e.Statements[i].Undoes = u.Undo.Parts[statement.Part-1].DataSource
+			e.Statements[i].Compensates = u.Undo.Parts[statement.Part-1].DataSource
 		}
 	}
 	if u.Undo != nil {

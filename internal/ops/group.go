@@ -38,9 +38,9 @@ func GroupOf(u *txlog.Unit) GroupState {
 	switch {
 	case u.Group():
 		return GroupPart
-	case u.HalfUndone():
+	case u.HalfCompensated():
 		return GroupHalfCompensated
-	case u.Turned():
+	case u.Compensating():
 		return GroupCompensating
 	case u.Undo != nil:
 		return GroupRecorded
@@ -70,11 +70,11 @@ func (b *overviewer) contended(ctx context.Context) error {
 		` LIMIT ?) AS t WHERE settings LIKE '%,"contended_from":%'`, b.most)
 }
 
-// halfUndone counts half-compensated groups among up to most parked entries.
-func (b *overviewer) halfUndone(ctx context.Context) error {
+// halfCompensated counts half-compensated groups among up to most parked entries.
+func (b *overviewer) halfCompensated(ctx context.Context) error {
 	for _, d := range b.byName {
 		if d.Parked > 0 {
-			return b.row(ctx, []any{&b.out.HalfUndone}, `SELECT COUNT(*) FROM (SELECT id, transaction_id, receipt, settings FROM transaction_log
+			return b.row(ctx, []any{&b.out.HalfCompensated}, `SELECT COUNT(*) FROM (SELECT id, transaction_id, receipt, settings FROM transaction_log
   WHERE parked = 1 AND `+b.headRow()+` LIMIT ?) AS t WHERE receipt = id AND transaction_id = id AND settings LIKE '%,"undo":{%'`, b.most)
 		}
 	}

@@ -58,7 +58,7 @@ func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
 		wantAudit(t, r, "ann compensate "+k.ID+" 1 because")
 		d, err := r.Entry(t.Context(), k.ID)
 		must(t, err)
-		if d.Group != ops.GroupCompensating || d.Cause != "compensated by an operator: because" || d.Statements[1].Undoes != "stock" || d.VerdictText == "" {
+		if d.Group != ops.GroupCompensating || d.Cause != "compensated by an operator: because" || d.Statements[1].Compensates != "stock" || d.VerdictText == "" {
 			t.Errorf("got %+v", d)
 		}
 		_, err = r.Entry(t.Context(), f[1].ID)
@@ -105,13 +105,13 @@ func TestHalfUndoneGroupsAreCounted(t *testing.T) {
 			t.Helper()
 			o, err := r.Overview(t.Context(), ops.OverviewOptions{Cap: -1})
 			must(t, err)
-			if o.HalfUndone != want {
-				t.Errorf("%d groups are half compensated, want %d", o.HalfUndone, want)
+			if o.HalfCompensated != want {
+				t.Errorf("%d groups are half compensated, want %d", o.HalfCompensated, want)
 			}
 		}
 		k, _ := r.group(t)
 		count(0)
-		turned, err := r.log.Turn(t.Context(), k.ID, time.Hour, "it said no")
+		turned, err := r.log.Compensate(t.Context(), k.ID, time.Hour, "it said no")
 		must(t, err)
 		count(0)
 		r.park(t, turned, "refused")

@@ -26,8 +26,8 @@ type Overview struct {
 	Funnel Funnel `json:"funnel"`
 	// Minutes are the last hours, oldest first, without idle minutes.
 	Minutes []Minute `json:"minutes"`
-	// HalfUndone counts the half-compensated groups. They wait for an operator.
-	HalfUndone int `json:"halfCompensated"`
+	// HalfCompensated counts the half-compensated groups. They wait for an operator.
+	HalfCompensated int `json:"halfCompensated"`
 	// Contended counts the entries waiting because of other transactions. ContendedSince is when
 	// the first of them began to.
 	Contended      int        `json:"contended"`
@@ -125,7 +125,7 @@ func (s *Store) Overview(ctx context.Context, o OverviewOptions) (*Overview, err
 	for name := range s.cfg.Targets {
 		b.at(name).Configured = true
 	}
-	for _, step := range []func(context.Context) error{b.counts, b.halfUndone, b.contended, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
+	for _, step := range []func(context.Context) error{b.counts, b.halfCompensated, b.contended, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

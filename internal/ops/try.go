@@ -177,7 +177,7 @@ func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, er
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	trial, began := &Trial{Rows: []int64{}, Notes: append([]string{}, NotUndone[t.target.Dialect.Flavor]...)}, time.Now()
+	trial, began := &Trial{Rows: []int64{}, Notes: append([]string{}, NotRolledBack[t.target.Dialect.Flavor]...)}, time.Now()
 	out, err := t.run(ctx, trial)
 	t.rollback(ctx, trial)
 	trial.Took = time.Since(began)

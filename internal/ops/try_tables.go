@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// NotUndone lists the effects that a rollback does not undo, by database.
-var NotUndone = map[txlog.Flavor][]string{
+// NotRolledBack lists the effects that a rollback does not undo, by database.
+var NotRolledBack = map[txlog.Flavor][]string{
 	txlog.FlavorMySQL:    {"numbers that AUTO_INCREMENT and sequences gave out are not given back", elsewhere},
 	txlog.FlavorPostgres: {"numbers that sequences gave out are not given back", elsewhere},
 }

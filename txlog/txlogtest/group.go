@@ -26,10 +26,10 @@ var groupClaims = []claim{
 // newGroup makes a group of two parts, on orders and on stock, with n statements each.
 func newGroup(n int) (back *txlog.Unit, forward []*txlog.Unit) {
 	id := txlog.NewID()
-	back = &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &txlog.Undo{}, TurnAfter: time.Minute, Lease: txlog.Lease{Token: txlog.NewID()}}
+	back = &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &txlog.Undo{}, CompensateAfter: time.Minute, Lease: txlog.Lease{Token: txlog.NewID()}}
 	for i, name := range []string{"orders", "stock"} {
 		f := newUnit(name)
-		f.TransactionID, f.Receipt, f.Place, f.Session, f.TurnAfter = id, f.ID, name+".place", "session", back.TurnAfter
+		f.TransactionID, f.Receipt, f.Place, f.Session, f.CompensateAfter = id, f.ID, name+".place", "session", back.CompensateAfter
 		f.Lease.Token = back.Lease.Token
 		for range n {
 			f.Statements = append(f.Statements, txlog.Statement{SQL: "UPDATE " + name, Part: i + 1})
@@ -45,12 +45,12 @@ func groupKept(t *testing.T, s txlog.Storage) {
 	k, f := newGroup(2)
 	add(t, s, long, append(f, k)...)
 	got := get(t, s, k.ID)
-	if !reflect.DeepEqual(got.Undo, k.Undo) || !reflect.DeepEqual(got.Statements, k.Statements) || got.TurnAfter != time.Minute || got.Turned() || got.Group() || got.Unreadable != nil {
+	if !reflect.DeepEqual(got.Undo, k.Undo) || !reflect.DeepEqual(got.Statements, k.Statements) || got.CompensateAfter != time.Minute || got.Compensating() || got.Group() || got.Unreadable != nil {
 		t.Errorf("got %+v, want %+v", got, k)
 	}
 	for i, want := range f {
 		got := get(t, s, want.ID)
-		if !got.Group() || !reflect.DeepEqual(got.Statements, want.Statements) || got.TurnAfter != time.Minute {
+		if !got.Group() || !reflect.DeepEqual(got.Statements, want.Statements) || got.CompensateAfter != time.Minute {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		part := k.Part(i)
@@ -93,14 +93,14 @@ func groupCompleted(t *testing.T, s txlog.Storage) {
 		// A job took it over, and its compensation has not started.
 		k.Lease.Deadline = time.Time{}
 		wantError(t, "completing what is gone", s.Complete(t.Context(), k), txlog.ErrNotFound)
-		_, err := s.Turn(t.Context(), k.ID, long, "too late")
+		_, err := s.Compensate(t.Context(), k.ID, long, "too late")
 		wantError(t, "turning what is completed", err, txlog.ErrNotFound)
 	}
 	u := newUnit("orders", "UPDATE a")
 	add(t, s, long, u)
-	_, err := s.Turn(t.Context(), u.ID, long, "no group")
+	_, err := s.Compensate(t.Context(), u.ID, long, "no group")
 	wantError(t, "turning what is no group", err, txlog.ErrNotFound)
-	_, err = s.Turn(t.Context(), "17", long, "no id")
+	_, err = s.Compensate(t.Context(), "17", long, "no id")
 	wantError(t, "turning what is nothing", err, txlog.ErrNotFound)
 	must(t, s.Remove(t.Context(), u))
 }
@@ -110,14 +110,14 @@ func groupTurned(t *testing.T, s txlog.Storage) {
 		k, f := newGroup(n)
 		add(t, s, long, append(f, k)...)
 		must(t, s.Remove(t.Context(), f[0]))
-		got, err := s.Turn(t.Context(), k.ID, long, "refused: \x00 it said no")
+		got, err := s.Compensate(t.Context(), k.ID, long, "refused: \x00 it said no")
 		must(t, err)
-		if !got.Turned() || got.Receipt != k.ID || got.DataSource != "stock" || got.Undo.Cause != "refused: \uFFFD it said no" || len(got.Statements) != 2*n || !got.Leased || got.Lease.Over() {
+		if !got.Compensating() || got.Receipt != k.ID || got.DataSource != "stock" || got.Undo.Cause != "refused: \uFFFD it said no" || len(got.Statements) != 2*n || !got.Leased || got.Lease.Over() {
 			t.Fatalf("got %+v", got)
 		}
 		wantHeld(t, s, k)
 		stored := get(t, s, k.ID)
-		if !stored.Turned() || stored.DataSource != "stock" || !reflect.DeepEqual(stored.Undo, got.Undo) || !reflect.DeepEqual(stored.Statements, k.Statements) || stored.LastError != got.Undo.Cause || !stored.Leased {
+		if !stored.Compensating() || stored.DataSource != "stock" || !reflect.DeepEqual(stored.Undo, got.Undo) || !reflect.DeepEqual(stored.Statements, k.Statements) || stored.LastError != got.Undo.Cause || !stored.Leased {
 			t.Fatalf("stored is %+v", stored)
 		}
 		states, err := s.States(t.Context(), f[0].ID, f[1].ID, k.ID)
@@ -127,7 +127,7 @@ func groupTurned(t *testing.T, s txlog.Storage) {
 		}
 		wantError(t, "removal by the owner before", s.Remove(t.Context(), k), txlog.ErrLeaseLost)
 		wantError(t, "removal of a forward unit", s.Remove(t.Context(), f[1]), txlog.ErrLeaseLost)
-		wantError(t, "completing", s.Complete(t.Context(), k), txlog.ErrTurned)
+		wantError(t, "completing", s.Complete(t.Context(), k), txlog.ErrCompensated)
 		missing, err := s.Missing(t.Context(), []string{k.ID})
 		must(t, err)
 		if len(missing) != 0 {
@@ -140,9 +140,9 @@ func groupTurned(t *testing.T, s txlog.Storage) {
 		if !reflect.DeepEqual(states, []txlog.State{txlog.StateDiscarded}) {
 			t.Errorf("what is undone is %v", states)
 		}
-		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrTurned)
+		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrCompensated)
 		k.Lease.Deadline = time.Time{} // even without the owner's deadline
-		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrTurned)
+		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrCompensated)
 	}
 }
 
@@ -155,10 +155,10 @@ func groupDecidedOnce(t *testing.T, s txlog.Storage) {
 		var both sync.WaitGroup
 		both.Add(3)
 		go func() { defer both.Done(); completed = s.Complete(t.Context(), k) }()
-		go func() { defer both.Done(); _, turned = s.Turn(t.Context(), k.ID, 0, "racing") }()
+		go func() { defer both.Done(); _, turned = s.Compensate(t.Context(), k.ID, 0, "racing") }()
 		go func() { defer both.Done(); _ = s.Remove(t.Context(), f[1]) }()
 		both.Wait()
-		if (completed == nil) == (turned == nil) || completed != nil && !errors.Is(completed, txlog.ErrTurned) || turned != nil && !errors.Is(turned, txlog.ErrNotFound) {
+		if (completed == nil) == (turned == nil) || completed != nil && !errors.Is(completed, txlog.ErrCompensated) || turned != nil && !errors.Is(turned, txlog.ErrNotFound) {
 			t.Fatalf("completed: %v, turned: %v", completed, turned)
 		}
 		if turned == nil {
@@ -171,15 +171,15 @@ func groupDecidedOnce(t *testing.T, s txlog.Storage) {
 func groupTurnedAgain(t *testing.T, s txlog.Storage) {
 	k, f := newGroup(1)
 	add(t, s, long, append(f, k)...)
-	first, err := s.Turn(t.Context(), k.ID, long, "first")
+	first, err := s.Compensate(t.Context(), k.ID, long, "first")
 	must(t, err)
-	_, err = s.Turn(t.Context(), k.ID, long, "second")
+	_, err = s.Compensate(t.Context(), k.ID, long, "second")
 	wantError(t, "turning what is being undone", err, txlog.ErrLeased)
 	must(t, s.Release(t.Context(), first, txlog.Verdict{Park: true, CountTry: true, Err: "it said no"}))
-	if got := get(t, s, k.ID); !got.HalfUndone() || got.Tries != 1 {
+	if got := get(t, s, k.ID); !got.HalfCompensated() || got.Tries != 1 {
 		t.Errorf("got %+v", got)
 	}
-	second, err := s.Turn(t.Context(), k.ID, 0, "second")
+	second, err := s.Compensate(t.Context(), k.ID, 0, "second")
 	must(t, err)
 	if second.Undo.Cause != "first" || second.Parked || second.Leased {
 		t.Errorf("got %+v", second)
@@ -187,7 +187,7 @@ func groupTurnedAgain(t *testing.T, s txlog.Storage) {
 	// It has no owner, and is due at once whatever its age.
 	got := take(t, s, txlog.ClaimRequest{DataSource: "stock", Limit: 1, MinAge: long, Lease: long})
 	wantIDs(t, "claimed", got, k)
-	if got[0].Tries != 0 || !got[0].Turned() {
+	if got[0].Tries != 0 || !got[0].Compensating() {
 		t.Errorf("got %+v", got[0])
 	}
 	must(t, s.Remove(t.Context(), got...))
@@ -202,7 +202,7 @@ func groupNotDiscarded(t *testing.T, s txlog.Storage) {
 	}
 	wantHeld(t, s, k, f[0], f[1])
 	// After the start of the compensation, an operator may discard it.
-	_, err := s.Turn(t.Context(), k.ID, 0, "no")
+	_, err := s.Compensate(t.Context(), k.ID, 0, "no")
 	must(t, err)
 	must(t, s.Discard(t.Context(), k.ID))
 	// Without its compensation a unit is like any other.
@@ -217,7 +217,7 @@ func groupLocated(t *testing.T, s txlog.Storage) {
 	f[1].Place, k.Undo.Parts[1].Place = "", ""
 	add(t, s, long, append(f, k)...)
 	must(t, s.Locate(t.Context(), f[1], "elsewhere", "another session"))
-	got, err := s.Turn(t.Context(), k.ID, long, "no")
+	got, err := s.Compensate(t.Context(), k.ID, long, "no")
 	must(t, err)
 	if p := got.Part(1); p.Place != "elsewhere" || p.Session != "another session" || got.Part(0).Place != "orders.place" {
 		t.Errorf("got %+v", got.Undo.Parts)
@@ -229,7 +229,7 @@ func groupLocated(t *testing.T, s txlog.Storage) {
 func groupMoved(t *testing.T, s txlog.Storage) {
 	k, f := newGroup(2)
 	add(t, s, long, append(f, k)...)
-	got, err := s.Turn(t.Context(), k.ID, long, "no")
+	got, err := s.Compensate(t.Context(), k.ID, long, "no")
 	must(t, err)
 	must(t, s.Release(t.Context(), got, txlog.Verdict{CountTry: true}))
 	got = takeOne(t, s, "stock", long)

@@ -25,7 +25,7 @@ func TestSiblingRefusedBeforeThePartIsSentLeavesNothingToUndo(t *testing.T) {
 		g.proxy.Refuse()
 		g.proxy.CutAll()
 		wantTurning(t, m.end(), false)
-		if u := m.wayBack(); !u.Turned() || u.Leased {
+		if u := m.wayBack(); !u.Compensating() || u.Leased {
 			t.Errorf("the way back is %+v", u)
 		}
 		g.proxy.Accept()
@@ -155,7 +155,7 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 		if _, err := job.RunOnce(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if u := m.wayBack(); u.Turned() {
+		if u := m.wayBack(); u.Compensating() {
 			t.Errorf("it has turned before its time: %+v", u)
 		}
 		g.logAge(time.Hour)
@@ -163,7 +163,7 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 			if _, err := job.RunOnce(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			return m.wayBack().Turned()
+			return m.wayBack().Compensating()
 		})
 		free() // attempts that wait there still are applied now, and undone
 		g.finishes()
@@ -265,7 +265,7 @@ func TestOperatorTurnsAGroupWhileEndRuns(t *testing.T) {
 		m.commit()
 		go func() { ended <- m.soft.End(context.Background()) }()
 		eventually(t, "the north is written", func() bool { return g.rig.balance(1) == 90 })
-		if _, err := g.storage.Turn(context.Background(), m.soft.ID(), 0, "by an operator: wrong order"); err != nil {
+		if _, err := g.storage.Compensate(context.Background(), m.soft.ID(), 0, "by an operator: wrong order"); err != nil {
 			t.Fatal(err)
 		}
 		free()
@@ -308,7 +308,7 @@ func TestReceiptsOfAGroupOutliveTheirRetention(t *testing.T) {
 			t.Fatalf("%d receipts are left in the north", n)
 		}
 		free()
-		if _, err := g.storage.Turn(context.Background(), m.soft.ID(), 0, "by an operator"); err != nil {
+		if _, err := g.storage.Compensate(context.Background(), m.soft.ID(), 0, "by an operator"); err != nil {
 			t.Fatal(err)
 		}
 		g.finishes()
@@ -324,7 +324,7 @@ func TestRefusedCompensationLeavesTheGroupHalfCompensated(t *testing.T) {
 		m.stage(m.soft.Compensation(m.ctx), g.rig.wrapped, "INSERT INTO account VALUES (?, 0)", 1) // is there
 		wantTurning(t, m.end(), true)
 		u := m.wayBack()
-		if !u.HalfUndone() || u.DataSource != u.Undo.Parts[0].DataSource {
+		if !u.HalfCompensated() || u.DataSource != u.Undo.Parts[0].DataSource {
 			t.Errorf("the way back is %+v", u)
 		}
 		g.rig.wantBalances(90)
@@ -399,7 +399,7 @@ func TestGroupUndoneBehindAStalledEndIsNotReportedAsDelivered(t *testing.T) {
 				t.Cleanup(func() { _ = direct.Close() })
 				g.rig.storage = direct
 				if turns {
-					if _, err := direct.Turn(context.Background(), m.soft.ID(), 0, "by an operator"); err != nil {
+					if _, err := direct.Compensate(context.Background(), m.soft.ID(), 0, "by an operator"); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -283,7 +283,7 @@ func wantTurning(t testing.TB, err error, parked bool) {
 	if errors.As(err, &end) && len(end.Delivered) > 0 { // a part without a compensation stays
 		want = bedsql.OutcomePartlyRefused
 	}
-	if !errors.As(err, &p) || !p.Turned || p.Parked != parked || bedsql.OutcomeOf(err) != want {
+	if !errors.As(err, &p) || !p.Compensating || p.Parked != parked || bedsql.OutcomeOf(err) != want {
 		t.Fatalf("End says %v (%v), want that the group has turned back", err, bedsql.OutcomeOf(err))
 	}
 }

@@ -94,7 +94,7 @@ func isUndone(err error) bool {
 // hasTurned reports whether err announces a compensation.
 func hasTurned(err error) bool {
 	var pending *bedsql.PendingError
-	return isUndone(err) || errors.As(err, &pending) && pending.Turned
+	return isUndone(err) || errors.As(err, &pending) && pending.Compensating
 }
 
 // compensate lets an operator turn a group back.
@@ -111,7 +111,7 @@ func (w *world) compensate() {
 	r := pick(w, some)
 	r.turned = true // or will be, once this arrives
 	w.say("an operator turns %s back", r)
-	w.begin("operator", w.people, func(ctx context.Context) { _, _ = w.people.log.Turn(ctx, r.group, 0, "an operator wants it") })
+	w.begin("operator", w.people, func(ctx context.Context) { _, _ = w.people.log.Compensate(ctx, r.group, 0, "an operator wants it") })
 }
 
 // undone is how many times a part was.
@@ -136,8 +136,8 @@ func (r *request) tells(w *world) string {
 	return strings.Join(text, ", ")
 }
 
-// halfUndone reports whether a group may wait for an operator, because a compensation is refused.
-func (r *request) halfUndone() bool {
+// halfCompensated reports whether a group may wait for an operator, because a compensation is refused.
+func (r *request) halfCompensated() bool {
 	return slices.ContainsFunc(r.parts, func(p *part) bool { return p.undo != nil && r.said(p.undo) && p.undo.need > oneRow })
 }
 

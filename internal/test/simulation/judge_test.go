@@ -284,7 +284,7 @@ func (w *world) settle() {
 		// A single message notes in the receipt that the caller knows. That message may be lost.
 		void := r.refused() && u.lastError == delivery.ErrVoided.Error()
 		rows := r.differs() && strings.Contains(u.lastError, refusesRows)
-		if u.notReplayable == "" && !void && !rows && !r.halfUndone() {
+		if u.notReplayable == "" && !void && !rows && !r.halfCompensated() {
 			w.fail("parked although all is well", "%s: %s", r, u.lastError)
 		}
 	}

@@ -66,7 +66,7 @@ func (s *sending) undo(ctx context.Context, a *app, i int) error {
 // so.
 func (a *app) turn(ctx context.Context, s *sending, group string) {
 	if s.Late {
-		_, _ = a.log.Turn(ctx, group, 0, "an operator wants it")
+		_, _ = a.log.Compensate(ctx, group, 0, "an operator wants it")
 	}
 }
 

@@ -77,13 +77,13 @@ paused and unreachable (names of data sources), and error (why it is UNKNOWN). T
 
 // checked is the result of a check in JSON.
 type checked struct {
-	Status        string   `json:"status"`
-	Reasons       []string `json:"reasons"`
-	Parked        int      `json:"parked"`
-	Waiting       int      `json:"waiting"`
-	Leased        int      `json:"leased"`
-	HalfUndone    int      `json:"halfCompensated"`
-	OldestSeconds int      `json:"oldestSeconds"`
+	Status          string   `json:"status"`
+	Reasons         []string `json:"reasons"`
+	Parked          int      `json:"parked"`
+	Waiting         int      `json:"waiting"`
+	Leased          int      `json:"leased"`
+	HalfCompensated int      `json:"halfCompensated"`
+	OldestSeconds   int      `json:"oldestSeconds"`
 	// Contended entries wait because other transactions were in their way, the first for
 	// ContendedSeconds.
 	Contended        int `json:"contended"`
@@ -160,8 +160,8 @@ func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
 			}
 		}
 	}
-	if c.HalfUndone = o.HalfUndone; o.HalfUndone > 0 {
-		raise(checkCritical, fmt.Sprintf("half compensated: %d (see bed-job list --parked)", o.HalfUndone))
+	if c.HalfCompensated = o.HalfCompensated; o.HalfCompensated > 0 {
+		raise(checkCritical, fmt.Sprintf("half compensated: %d (see bed-job list --parked)", o.HalfCompensated))
 	}
 	if c.Contended = o.Contended; o.ContendedSince != nil {
 		c.ContendedSeconds = int(o.At.Sub(*o.ContendedSince).Seconds())

@@ -40,7 +40,7 @@ func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 0 {
 		t.Errorf("check of a group that is being compensated: %+v", r)
 	}
-	turned, err := st.Turn(t.Context(), id, time.Hour, "")
+	turned, err := st.Compensate(t.Context(), id, time.Hour, "")
 	if err == nil {
 		err = st.Release(t.Context(), turned, txlog.Verdict{Park: true, Err: "no such column"})
 	}
