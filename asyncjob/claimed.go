@@ -185,7 +185,7 @@ func (u *claimed) judge(a try) result {
 	case a.NoConn:
 		return u.retryLater(a, verdict)
 	case a.Voided && u.Group():
-		if r, turned := u.turn(neverDone, neverDone); turned {
+		if r, started := u.compensate(neverDone, neverDone); started {
 			return r
 		}
 		return u.remove(a.Outcome)

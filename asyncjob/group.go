@@ -36,7 +36,7 @@ func (u *claimed) grouped() (r result, done bool) {
 			return u.pushBack(verdict), true
 		}
 		if !met.Found {
-			return u.turn(u.overdue(), u.overdue())
+			return u.compensate(u.overdue(), u.overdue())
 		}
 	}
 	return r, false
@@ -105,11 +105,11 @@ func (u *claimed) review() result {
 		}
 	}
 	switch {
-	case left == 0: // while the lease is kept it has not turned
+	case left == 0: // while the lease is kept its compensation has not started
 		u.logger().Info("the group is delivered: its compensation is not needed")
 		return result{kind: delivered}
 	case cause != "":
-		if r, turned := u.turn(cause, cause); turned {
+		if r, started := u.compensate(cause, cause); started {
 			return r
 		}
 	case u.CompensateAfter > 0:
@@ -140,16 +140,16 @@ func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlo
 	return met, doubt, false
 }
 
-// turn starts the compensation of the unit's group. said is the cause for a log line. turned
+// compensate starts the compensation of the unit's group. said is the cause for a log line. started
 // is false if the compensation is no longer in the log.
-func (u *claimed) turn(cause, said string) (r result, turned bool) {
+func (u *claimed) compensate(cause, said string) (r result, started bool) {
 	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.Lease)
 	defer cancel()
 	_, err := u.drain.job.storage.Compensate(ctx, u.TransactionID, 0, cause)
 	switch {
 	case errors.Is(err, txlog.ErrNotFound):
 		return r, false
-	case err != nil && !errors.Is(err, txlog.ErrLeased): // else somebody turned it before
+	case err != nil && !errors.Is(err, txlog.ErrLeased): // else it is running already
 		u.drain.notWritten("the compensation of group "+u.TransactionID, err)
 		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the compensation of the group could not be started in the log; the job tries again")
 		return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, After: shortly}), true
@@ -171,7 +171,7 @@ func (u *claimed) refusedPart(a try) result {
 	if verdict, again := u.asksAgain(u.drain.src, met); again {
 		return u.pushBack(verdict)
 	}
-	if r, turned := u.turn(a.Err.Error(), u.drain.src.describe(a.Err)); turned {
+	if r, started := u.compensate(a.Err.Error(), u.drain.src.describe(a.Err)); started {
 		return r
 	}
 	return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, u.drain.src.describe(a.Err))

@@ -23,7 +23,7 @@ import (
 // immediate soft transaction.
 func CompensateAfter(d time.Duration) TxOption {
 	return func(s *SoftTransaction) {
-		if s.turnAfter = d; d < time.Millisecond {
+		if s.compensateAfter = d; d < time.Millisecond {
 			s.unusable = fmt.Errorf("bed: CompensateAfter needs at least a millisecond, it was given %v", d)
 		}
 	}
@@ -63,10 +63,10 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 	return nil
 }
 
-// newWayBack makes the compensation of the group, without any parts.
-func newWayBack(s *SoftTransaction, c *connector) *stagedUnit {
+// newCompensation makes the compensation of the group, without any parts.
+func newCompensation(s *SoftTransaction, c *connector) *stagedUnit {
 	u := &stagedUnit{c: c}
-	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.turnAfter, Undo: new(txlog.Undo)}
+	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.compensateAfter, Undo: new(txlog.Undo)}
 	u.InFlight = besteffort.InFlight{Unit: &u.unit}
 	return u
 }
@@ -103,14 +103,14 @@ func addPart(back, u *txlog.Unit) int {
 	return len(back.Undo.Parts)
 }
 
-// stagedWayBack makes the compensation of a staged group with these units; nil if none is
+// stagedCompensation makes the compensation of a staged group with these units; nil if none is
 // recorded.
-func stagedWayBack(ctx context.Context, s *SoftTransaction, units []*stagedUnit) (*stagedUnit, error) {
+func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*stagedUnit) (*stagedUnit, error) {
 	first := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.undo })
 	if first < 0 {
 		return nil, nil
 	}
-	back := newWayBack(s, s.staged.writes[first].c)
+	back := newCompensation(s, s.staged.writes[first].c)
 	for _, u := range units {
 		if err := u.c.forceReceipts(ctx); err != nil {
 			return nil, err
@@ -158,6 +158,6 @@ func lookAtPart(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part
 	case found == nil:
 		return attempt.Outcome{}
 	default:
-		return attempt.Outcome{Found: !found.Void || found.Undone, Voided: found.Void}
+		return attempt.Outcome{Found: !found.Void || found.Compensated, Voided: found.Void}
 	}
 }

@@ -170,7 +170,7 @@ func (e *homeEnd) find(ctx context.Context) error {
 // delivered, because the job leaves the receipt of an entry written in doubt. Without a receipt
 // the unit was rolled back, provided that others are committed.
 func (e *homeEnd) separate(ctx context.Context, missing []string) error {
-	var there, delivered, discarded, undone, open []*stagedUnit
+	var there, delivered, discarded, compensated, open []*stagedUnit
 	for _, u := range e.units {
 		if !slices.Contains(missing, u.unit.ID) {
 			there = append(there, u)
@@ -185,7 +185,7 @@ func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 		case applied:
 			delivered = append(delivered, u)
 		case err == nil && u.unit.Receipt != "":
-			undone = append(undone, u)
+			compensated = append(compensated, u)
 		default:
 			open = append(open, u)
 		}
@@ -208,7 +208,7 @@ func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 	for _, u := range discarded {
 		e.gone(ctx, u)
 	}
-	for _, u := range undone {
+	for _, u := range compensated {
 		drop(u.writes, errWithRolledBack)
 	}
 	for _, u := range open {

@@ -13,8 +13,8 @@ import (
 // errGroupGone reports that an unseen rollback to a savepoint removed the compensation.
 var errGroupGone = errors.New("bed: the compensation was rolled back")
 
-// turns reports whether the group can turn back by now.
-func (h *home) turns() bool {
+// compensable reports whether the group has a compensation by now.
+func (h *home) compensable() bool {
 	if h == nil {
 		return false
 	}
@@ -26,7 +26,7 @@ func (h *home) turns() bool {
 // beginUndo begins to record a compensation. The caller holds mu.
 func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 	if a.u = h.undo; a.u == nil {
-		a.u, h.own = newWayBack(h.soft, w.c), 0
+		a.u, h.own = newCompensation(h.soft, w.c), 0
 		for _, u := range h.units {
 			joinGroup(u, a.u)
 		}
@@ -118,9 +118,9 @@ func (h *home) leaveReceipt(ctx context.Context, u *txlog.Unit, c *connector) er
 	return nil
 }
 
-// wayBack returns the compensation of the group, with these units to deliver here; nil if there is
+// compensation returns the compensation of the group, with these units to deliver here; nil if there is
 // no compensation.
-func (e *homeEnd) wayBack(ctx context.Context, ready []*stagedUnit) *stagedUnit {
+func (e *homeEnd) compensation(ctx context.Context, ready []*stagedUnit) *stagedUnit {
 	if e.undo == nil || e.sure {
 		return e.undo
 	}
@@ -147,7 +147,7 @@ func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []
 		name = locationOf(e.soft.staged.writes[0].c.cfg.Storage)
 	}
 	g := besteffort.Group{Open: len(e.problems) > 0, Compensating: e.discarded}
-	back := e.wayBack(ctx, ready)
+	back := e.compensation(ctx, ready)
 	if back == nil {
 		e.soft.arrive(name)
 	}

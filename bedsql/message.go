@@ -87,10 +87,10 @@ func (u *stagedUnit) awaitIn(group []*stagedUnit) (waiting []*stagedUnit) {
 
 // run delivers units side by side. Messages follow the others, and only after their delivery. A
 // staged group with only refusals leaves the log.
-func (s *SoftTransaction) run(ctx context.Context, units []*stagedUnit, turns bool, settled []*stagedUnit) {
+func (s *SoftTransaction) run(ctx context.Context, units []*stagedUnit, compensable bool, settled []*stagedUnit) {
 	var parts, messages []*stagedUnit
 	for _, u := range units {
-		if u.HoldRefused = s.home == nil && !turns; u.c.sendsMessages() {
+		if u.HoldRefused = s.home == nil && !compensable; u.c.sendsMessages() {
 			messages = append(messages, u)
 		} else {
 			parts = append(parts, u)

@@ -43,8 +43,8 @@ type SoftTransaction struct {
 	unusable error
 	// key is the key in Begin's context: a staged group is one request under it.
 	key *IdempotencyKey
-	// turnAfter is CompensateAfter's.
-	turnAfter time.Duration
+	// compensateAfter is CompensateAfter's.
+	compensateAfter time.Duration
 
 	mu       sync.Mutex
 	running  int
@@ -72,7 +72,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 			opt(s)
 		}
 	}
-	if s.unusable == nil && s.turnAfter > 0 && s.staged == nil {
+	if s.unusable == nil && s.compensateAfter > 0 && s.staged == nil {
 		s.unusable = errors.New("bed: CompensateAfter needs a compensable group: begin it with Staged or WithTx")
 	}
 	if s.unusable != nil {

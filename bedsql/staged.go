@@ -241,7 +241,7 @@ func (s *SoftTransaction) exactlyOnceOn(under scope, c *Conn) bool {
 	if c.c.sendsMessages() {
 		return false
 	}
-	return s.key != nil || under.undo || s.home.turns() || under.exactlyOnce(&c.c.cfg)
+	return s.key != nil || under.undo || s.home.compensable() || under.exactlyOnce(&c.c.cfg)
 }
 
 // record records a write instead of running it.

@@ -41,7 +41,7 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	var back *stagedUnit
 	if err == nil {
 		await(units)
-		back, err = stagedWayBack(ctx, s, units)
+		back, err = stagedCompensation(ctx, s, units)
 	}
 	if err != nil {
 		drop(s.staged.writes, err)
@@ -76,7 +76,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 	s.run(ctx, units, back != nil, settled)
 	var err error
 	if back != nil {
-		g.Deliverer, g.Back = back.c.deliverer, &back.InFlight
+		g.Deliverer, g.Compensation = back.c.deliverer, &back.InFlight
 		g.Undo = func(ctx context.Context, part *txlog.Unit) attempt.Outcome { return onPart(ctx, s, part, attempt.Undo) }
 		g.Look = func(ctx context.Context, part *txlog.Unit) attempt.Outcome { return onPart(ctx, s, part, lookAtPart) }
 		for _, u := range units {

@@ -172,10 +172,10 @@ func (s *site) compensate(r *http.Request, p person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	turned, err := s.store().Compensate(r.Context(), id, by)
+	started, err := s.store().Compensate(r.Context(), id, by)
 	s.events.changed()
 	if isAPI(r) {
-		return turned, err
+		return started, err
 	}
 	return s.afterwards(r, p, done{Action: ops.Compensate, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }

@@ -29,7 +29,7 @@ type PendingError struct {
 	// job tries it again.
 	Refused bool
 	// Compensating is set if it is a group whose compensation has started: EntryID is the group's,
-	// and its applied writes are being undone.
+	// and its applied writes are being compensated.
 	Compensating bool
 	Cause        error
 }

@@ -68,10 +68,10 @@ func (u *Unit) Decides() string {
 
 // inGroup reports whether ErrGroup protects the unit from being discarded, parked or
 // amended.
-func (u *Unit) inGroup() bool { return u.Group() || u.dormant() }
+func (u *Unit) inGroup() bool { return u.Group() || u.unstarted() }
 
-// dormant reports whether u is a compensation that has not started.
-func (u *Unit) dormant() bool { return u.Undo != nil && !u.Compensating() }
+// unstarted reports whether u is a compensation that has not started.
+func (u *Unit) unstarted() bool { return u.Undo != nil && !u.Compensating() }
 
 func parked(u *Unit) bool { return u.Parked }
 
@@ -150,8 +150,8 @@ func (w *Undo) clone() *Undo {
 	return &Undo{Parts: slices.Clone(w.Parts), Cause: w.Cause}
 }
 
-// turn starts the compensation k.
-func (k *Unit) turn(cause string) {
+// start starts the compensation k.
+func (k *Unit) start(cause string) {
 	k.Undo.Cause = cutText(cause, maxCause)
 	k.Receipt, k.LastError = k.ID, k.Undo.Cause
 	k.DataSource = k.Undo.Parts[k.Undo.Order()[0]].DataSource

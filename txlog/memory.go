@@ -375,11 +375,11 @@ func (m *Memory) Compensate(ctx context.Context, id string, lease time.Duration,
 		k := m.units[id]
 		switch {
 		case k == nil || k.Undo == nil:
-			return nil, noWayBack(id, "memory")
+			return nil, noCompensation(id, "memory")
 		case k.Compensating() && leasedAt(k, now):
 			return nil, fmt.Errorf("%w: %s", ErrLeased, id)
 		case !k.Compensating():
-			k.turn(cause)
+			k.start(cause)
 		}
 		for _, unit := range k.Undo.units() {
 			m.drop(unit)
@@ -473,7 +473,7 @@ func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
 		states := make([]State, len(ids))
 		for i, id := range ids {
 			switch u := m.units[headID(id)]; {
-			case u != nil && u.dormant() && slices.ContainsFunc(u.Undo.units(), func(id string) bool { return m.units[id] != nil && m.units[id].Parked }):
+			case u != nil && u.unstarted() && slices.ContainsFunc(u.Undo.units(), func(id string) bool { return m.units[id] != nil && m.units[id].Parked }):
 				states[i] = StateParked
 			case u != nil:
 				states[i] = stateOf(u)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-func noWayBack(id, where string) error {
+func noCompensation(id, where string) error {
 	return fmt.Errorf("%w: no group %q to compensate in %s: it is delivered as a whole, or compensated already, or has no compensation", ErrNotFound, id, where)
 }
 
-// turn starts the compensation k, whose row is locked. Its id sorts before those of the
+// startCompensation starts the compensation k, whose row is locked. Its id sorts before those of the
 // forward units, which are made later. Every writer that locks several units follows this
 // order.
-func turn(ctx context.Context, q runner, k *Unit, token string, lease time.Duration, orderless bool) error {
+func startCompensation(ctx context.Context, q runner, k *Unit, token string, lease time.Duration, orderless bool) error {
 	forward, err := unitsOf(ctx, q, lockUnits, k.Undo.units())
 	if err != nil {
 		return err
@@ -54,16 +54,16 @@ func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error
 // complete removes the compensation k if it has not started, together with its remaining
 // forward units, even leased ones. Without k their receipts are no longer kept, and only
 // these would prove the delivery.
-func complete(ctx context.Context, db *database, k *Unit, dormant *owned, orderless bool) (removed bool, err error) {
+func complete(ctx context.Context, db *database, k *Unit, unstarted *owned, orderless bool) (removed bool, err error) {
 	left, err := unitsOf(ctx, db, selectUnits, k.Undo.units())
 	switch {
 	case err != nil:
 		return false, err
 	case len(left) == 0:
-		return db.fenced(ctx, completeRows, nil, dormant)
+		return db.fenced(ctx, completeRows, nil, unstarted)
 	}
 	err = db.inTx(ctx, func(ctx context.Context, q runner) error {
-		if removed, err = runFenced(ctx, q, completeRows, nil, dormant); err != nil || !removed {
+		if removed, err = runFenced(ctx, q, completeRows, nil, unstarted); err != nil || !removed {
 			return err
 		}
 		return erase(ctx, q, left, orderless)

@@ -79,7 +79,7 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 		found, err := unitsOf(ctx, s.db, selectUnits, slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return !isHeadID(id) }))
 		for _, u := range found {
 			there[u.ID] = stateOf(u)
-			if err == nil && u.dormant() {
+			if err == nil && u.unstarted() {
 				var parts []*Unit
 				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.units()); slices.ContainsFunc(parts, parked) {
 					there[u.ID] = StateParked
@@ -463,9 +463,9 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	what := "completing group " + k.ID
 	s.noteDelivered(ctx, k.ID)
 	removed, stands := false, false
-	dormant := owned{id: k.ID, rows: max(1, min(len(k.Statements), MaxStatements))} // Receipt is empty
+	unstarted := owned{id: k.ID, rows: max(1, min(len(k.Statements), MaxStatements))} // Receipt is empty
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) (err error) {
-		if removed, err = complete(ctx, s.db, k, &dormant, s.orderless); err != nil || removed {
+		if removed, err = complete(ctx, s.db, k, &unstarted, s.orderless); err != nil || removed {
 			return err
 		}
 		there, err := tokensOf(ctx, s.db, []string{k.ID})
@@ -508,7 +508,7 @@ func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.D
 		case err != nil:
 			return false, nil, err
 		case len(found) == 0 || found[0].Undo == nil:
-			return false, noWayBack(id, s.name()), nil
+			return false, noCompensation(id, s.name()), nil
 		}
 		k = found[0]
 		if again {
@@ -535,13 +535,13 @@ func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.D
 			made = again && dberr.Of(err).Duplicate()
 		}
 		if err == nil && !k.Compensating() {
-			k.turn(cause)
+			k.start(cause)
 			err = s.noteDiscarded(ctx, q, append(k.Undo.units(), k.ID))
 		}
 		if err != nil {
 			return made, nil, err
 		}
-		return false, nil, turn(ctx, q, k, token, lease, s.orderless)
+		return false, nil, startCompensation(ctx, q, k, token, lease, s.orderless)
 	}); err != nil {
 		return nil, err
 	}

@@ -179,7 +179,7 @@ func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, t
 	if err == nil {
 		return Outcome{}, nil
 	}
-	out := undone(ctx, d, conn, tx, Failed(d, err, before))
+	out := rolledBack(ctx, d, conn, tx, Failed(d, err, before))
 	switch {
 	case !isReceipt(d, out, u):
 		out.OnReceipt = out.Class.Later() && dberr.Of(err).Contended()

@@ -136,7 +136,7 @@ func together(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls 
 	for i, c := range calls {
 		out = Inside(ctx, d, conn, c, rows && i == len(calls)-1, inDoubt)
 		if out.Err != nil || out.Assumed {
-			return undone(ctx, d, conn, tx, out)
+			return rolledBack(ctx, d, conn, tx, out)
 		}
 		results = append(results, out.Result)
 	}
@@ -221,19 +221,19 @@ func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 		return Failed(d, err, true)
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
-		out := undone(ctx, d, conn, tx, Failed(d, err, before))
+		out := rolledBack(ctx, d, conn, tx, Failed(d, err, before))
 		out.OnReceipt = waited(ctx, before)
 		return onReceipt(ctx, d, conn, u, r, out)
 	}
 	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
-		return undone(ctx, d, conn, tx, failed)
+		return rolledBack(ctx, d, conn, tx, failed)
 	}
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	var answer Answer
 	for i, c := range calls {
 		one := Inside(ctx, d, conn, c, rows && i == len(calls)-1, false)
 		if one.Err != nil {
-			return undone(ctx, d, conn, tx, one)
+			return rolledBack(ctx, d, conn, tx, one)
 		}
 		out.Result, out.Rows = one.Result, one.Rows
 		out.Results = append(out.Results, one.Result)
@@ -243,7 +243,7 @@ func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 	}
 	if u.Fingerprint != "" {
 		if failed := StoreAnswer(ctx, d, conn, u, r, answer); failed.Err != nil {
-			return undone(ctx, d, conn, tx, failed)
+			return rolledBack(ctx, d, conn, tx, failed)
 		}
 	}
 	if err := CommitTx(ctx, d, conn, tx); err != nil {
@@ -361,7 +361,7 @@ func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 		if err != nil {
 			return Failed(d, err, true)
 		}
-		ended = func(out Outcome) Outcome { return undone(ctx, d, conn, tx, out) }
+		ended = func(out Outcome) Outcome { return rolledBack(ctx, d, conn, tx, out) }
 	}
 	c := r.insert(d.Flavor, u, true)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
@@ -405,7 +405,7 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	fences := r.fences(d.Flavor, u)
-	undone := func(out Outcome) Outcome {
+	rolledBack := func(out Outcome) Outcome {
 		if !RolledBack(d, undo()) {
 			out.ConnLost = true
 		}
@@ -421,7 +421,7 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 			if !out.Class.Answered() {
 				return out
 			}
-			if out = undone(out); !isReceipt(d, out, u) && !goesOn(d, conn, out) {
+			if out = rolledBack(out); !isReceipt(d, out, u) && !goesOn(d, conn, out) {
 				_ = conn.Close() // as after any other COMMIT that failed
 				out.ConnLost = true
 			}
@@ -433,13 +433,13 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 		if out.Class == delivery.Unknown {
 			out.Class = delivery.Unreachable // COMMIT was not sent
 		}
-		return onCommitReceipt(ctx, d, conn, u, r, undone(out))
+		return onCommitReceipt(ctx, d, conn, u, r, rolledBack(out))
 	}
 	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
 		if failed.Class == delivery.Unknown {
 			failed.Class = delivery.Unreachable // COMMIT was not sent
 		}
-		return undone(failed)
+		return rolledBack(failed)
 	}
 	return finish(ctx)
 }

@@ -507,8 +507,8 @@ func end(ctx context.Context, conn driver.Conn, text string, plain func() error)
 	return plain()
 }
 
-// undone rolls back the transaction that an outcome before COMMIT left open.
-func undone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
+// rolledBack rolls back the transaction that an outcome before COMMIT left open.
+func rolledBack(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
 	if o.Err != nil && o.Class == delivery.Unknown {
 		// COMMIT was never sent: the server rolls back with the session.
 		o.Class = delivery.Unreachable

@@ -17,8 +17,8 @@ type Found struct {
 	Void bool
 	// Reported means Void, and the caller has its answer.
 	Reported bool
-	// Undone means Void, but the work was done before that.
-	Undone bool
+	// Compensated means Void, but the work was done before that.
+	Compensated bool
 	// UnitID is the unit of the attempt that left the receipt.
 	UnitID string
 	// Fingerprint is the fingerprint of the request, under a caller's key: see Of.
@@ -41,7 +41,7 @@ func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 	}
 	row := rows[0]
 	void, result := Number(row[0]) != 0, Text(row[3])
-	return &Found{flavor: d.Flavor, Void: void, Reported: void && result == voidReported, Undone: void && result == voidUndone, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: result,
+	return &Found{flavor: d.Flavor, Void: void, Reported: void && result == voidReported, Compensated: void && result == voidCompensated, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: result,
 		Left: time.Duration(Number(row[4])) * time.Millisecond}, nil
 }
 

@@ -201,8 +201,8 @@ const voidReported = "answered"
 // delivered under another receipt.
 const voidAmended = "amended"
 
-// voidUndone is the result in a void receipt if the unit was applied and later compensated.
-const voidUndone = "undone"
+// voidCompensated is the result in a void receipt if the unit was applied and later compensated.
+const voidCompensated = "undone"
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
 // then its writer has erased most.
@@ -337,7 +337,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 		read:     placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
 		result:   placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
 		reported: placed(`UPDATE bed_receipt SET result = '` + voidReported + `' WHERE id = ? AND void = 1`),
-		undo:     placed(`UPDATE bed_receipt SET void = 1, result = '` + voidUndone + `' WHERE id = ? AND void = 0`),
+		undo:     placed(`UPDATE bed_receipt SET void = 1, result = '` + voidCompensated + `' WHERE id = ? AND void = 0`),
 		keep:     placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
 		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
     WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,

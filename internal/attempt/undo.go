@@ -51,18 +51,18 @@ func undoApplied(ctx context.Context, d *delivery.Dialect, conn driver.Conn, par
 	c := call(r.sql(d.Flavor).undo, part.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
-		out := undone(ctx, d, conn, tx, Failed(d, err, before))
+		out := rolledBack(ctx, d, conn, tx, Failed(d, err, before))
 		out.OnReceipt = waited(ctx, before) || out.Class.Later() && dberr.Of(err).Contended()
 		return out
 	}
 	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return undone(ctx, d, conn, tx, Outcome{Class: delivery.Retryable, OnReceipt: true, Err: errOther})
+		return rolledBack(ctx, d, conn, tx, Outcome{Class: delivery.Retryable, OnReceipt: true, Err: errOther})
 	}
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	for _, c := range calls {
 		one := Inside(ctx, d, conn, c, false, false)
 		if one.Err != nil {
-			return undone(ctx, d, conn, tx, one)
+			return rolledBack(ctx, d, conn, tx, one)
 		}
 		out.Result = one.Result
 		out.Results = append(out.Results, one.Result)

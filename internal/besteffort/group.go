@@ -18,13 +18,13 @@ import (
 // Group is a compensable group at its end: Deliver has answered for each of the units for End.
 type Group struct {
 	Deliverer *Deliverer
-	// Back is its way back.
-	Back *InFlight
+	// Compensation is the InFlight of the compensation.
+	Compensation *InFlight
 	// Parts are the units that went to Deliver, Held.
 	Parts []*InFlight
 	// Open means that other units are not known to be delivered.
 	Open bool
-	// Compensating means that others have found the group compensated.
+	// Compensating means that others have found the group being compensated.
 	Compensating bool
 	// Undo compensates a part (txlog.Unit.Part), on a connection to its data source. Look reads
 	// its receipt there. It returns Found or Voided, neither if there is no receipt, or both if
@@ -43,25 +43,25 @@ type Group struct {
 func (g *Group) End(ctx context.Context) (whole bool, err error) {
 	e := g.Deliverer
 	defer func() {
-		for _, d := range append(g.Parts, g.Back) {
+		for _, d := range append(g.Parts, g.Compensation) {
 			d.lease.Release()
 		}
 	}()
 	var refused []error
-	open, turned := g.Open, g.Compensating
+	open, compensating := g.Open, g.Compensating
 	for _, d := range g.Parts {
 		switch {
 		case !d.held:
 			open = true
-		case d.Outcome.Voided: // the group has turned
-			turned = true
+		case d.Outcome.Voided: // the group is being compensated
+			compensating = true
 		case d.Outcome.Err != nil:
 			refused = append(refused, fmt.Errorf("%s: %w", d.Unit.DataSource, d.Outcome.Err))
 		}
 	}
 	switch {
-	case len(refused) > 0 || turned:
-		return true, g.turn(ctx, errors.Join(refused...))
+	case len(refused) > 0 || compensating:
+		return true, g.compensate(ctx, errors.Join(refused...))
 	case open:
 		reached := "" // a job reviews the way back there: others may be out of reach
 		for _, d := range g.Parts {
@@ -72,20 +72,20 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 			}
 		}
 		switch v := (txlog.Verdict{DataSource: reached}); {
-		case g.Back.lease != nil:
-			_ = e.release(ctx, g.Back, v)
+		case g.Compensation.lease != nil:
+			_ = e.release(ctx, g.Compensation, v)
 		case reached != "": // nobody has leased it, unless a job is looking at it
 			own, cancel := e.cfg.own(ctx)
 			defer cancel()
-			_ = e.cfg.Storage.Release(own, g.Back.Unit, v)
+			_ = e.cfg.Storage.Release(own, g.Compensation.Unit, v)
 		}
 		return false, nil
 	}
 	switch err := g.complete(ctx); {
 	case errors.Is(err, txlog.ErrCompensated):
-		return true, g.turn(ctx, nil)
+		return true, g.compensate(ctx, nil)
 	case err != nil:
-		return true, pending(g.Back, fmt.Errorf("all of it is delivered, which the log did not confirm: %w", logged(err)))
+		return true, pending(g.Compensation, fmt.Errorf("all of it is delivered, which the log did not confirm: %w", logged(err)))
 	}
 	return true, nil
 }
@@ -105,7 +105,7 @@ func (g *Group) complete(ctx context.Context) error {
 			return err
 		}
 	}
-	g.Back.lease.Refresh()
+	g.Compensation.lease.Refresh()
 	return g.completed(ctx)
 }
 
@@ -113,7 +113,7 @@ func (g *Group) complete(ctx context.Context) error {
 // how it ended, the receipts do. Each receipt of a compensated group is void, and a part without a
 // receipt was rolled back to a savepoint.
 func (g *Group) completed(ctx context.Context) error {
-	k := g.Back.Unit
+	k := g.Compensation.Unit
 	err := g.Deliverer.cfg.Storage.Complete(ctx, k)
 	if !errors.Is(err, txlog.ErrNotFound) {
 		return err
@@ -145,9 +145,9 @@ func logged(err error) error {
 	return err
 }
 
-// turn starts the compensation of the group because of cause, and compensates the applied parts. A
+// compensate starts the compensation of the group because of cause, and compensates the applied parts. A
 // nil cause means that others have started it.
-func (g *Group) turn(ctx context.Context, cause error) error {
+func (g *Group) compensate(ctx context.Context, cause error) error {
 	e := g.Deliverer
 	text := "a part of it can no longer be delivered"
 	if cause != nil {
@@ -155,17 +155,17 @@ func (g *Group) turn(ctx context.Context, cause error) error {
 	}
 	own, cancel := e.cfg.own(ctx)
 	defer cancel()
-	id := g.Back.Unit.ID
+	id := g.Compensation.Unit.ID
 	k, err := e.cfg.Storage.Compensate(own, id, e.cfg.Lease, text)
 	if errors.Is(err, txlog.ErrNotFound) {
 		if err = g.completed(own); err == nil {
 			return nil // the job was faster, and it was not refused then
-		} else if errors.Is(err, txlog.ErrCompensated) { // the job was faster, and has undone it
-			return g.compensated(ctx, g.Back.Unit, cmp.Or(cause, err))
+		} else if errors.Is(err, txlog.ErrCompensated) { // the job was faster, and has compensated it
+			return g.compensated(ctx, g.Compensation.Unit, cmp.Or(cause, err))
 		}
 	}
 	if err != nil {
-		p := pending(g.Back, fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrCompensated), logged(err)))
+		p := pending(g.Compensation, fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrCompensated), logged(err)))
 		p.Compensating = errors.Is(err, txlog.ErrLeased)
 		return p
 	}

@@ -141,7 +141,7 @@ type Statement struct {
 	Prepared bool   `json:"prepared,omitempty"`
 	// RequiredRows is the required number of changed rows, "=1" or ">=1"; empty for any number.
 	RequiredRows string `json:"requiredRows,omitempty"`
-	// Compensates is the data source of the part it undoes, in the compensation of a group.
+	// Compensates is the data source of the part that it compensates, in the compensation of a group.
 	Compensates string `json:"compensates,omitempty"`
 	// Parameters are set only in a revealed entry, with their values.
 	Parameters []Parameter `json:"parameters,omitzero"`

@@ -35,7 +35,7 @@ type Judgement struct {
 // Note is a remark beside a list; it may be empty.
 func (j Judgement) Note() string {
 	switch j.Detail {
-	case "", atLeastOnce, notInDoubt, running, dormant, wayBack:
+	case "", atLeastOnce, notInDoubt, running, unstarted, compensating:
 		return ""
 	}
 	return j.Short() + ": " + j.Detail
@@ -80,9 +80,9 @@ func (j Judgement) Advice(u *txlog.Unit) string {
 }
 
 const (
-	atLeastOnce = "it leaves no receipt in its target: look at the data"
-	notInDoubt  = "it leaves no receipt in its target; the log knows of no attempt that may have been applied"
-	dormant     = "it runs only if its group is compensated"
-	wayBack     = "it compensates its group part by part: retry resumes where it stopped"
-	running     = "an attempt may be running at this moment"
+	atLeastOnce  = "it leaves no receipt in its target: look at the data"
+	notInDoubt   = "it leaves no receipt in its target; the log knows of no attempt that may have been applied"
+	unstarted    = "it runs only if its group is compensated"
+	compensating = "it compensates its group part by part: retry resumes where it stopped"
+	running      = "an attempt may be running at this moment"
 )

@@ -56,7 +56,7 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 	for i, u := range units {
 		switch {
 		case u.Undo != nil && u.Unreadable == nil:
-			all[i] = Judgement{CannotTell, map[bool]string{true: wayBack, false: dormant}[u.Compensating()]}
+			all[i] = Judgement{CannotTell, map[bool]string{true: compensating, false: unstarted}[u.Compensating()]}
 		case u.Receipt == "" && u.Unreadable != nil:
 			all[i] = Judgement{CannotTell, "its entry cannot be read whole"}
 		case u.Receipt == "" && !u.InDoubt && !u.Leased:

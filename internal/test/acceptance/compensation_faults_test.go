@@ -25,7 +25,7 @@ func TestSiblingRefusedBeforeThePartIsSentLeavesNothingToUndo(t *testing.T) {
 		g.proxy.Refuse()
 		g.proxy.CutAll()
 		wantTurning(t, m.end(), false)
-		if u := m.wayBack(); !u.Compensating() || u.Leased {
+		if u := m.compensation(); !u.Compensating() || u.Leased {
 			t.Errorf("the way back is %+v", u)
 		}
 		g.proxy.Accept()
@@ -155,7 +155,7 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 		if _, err := job.RunOnce(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if u := m.wayBack(); u.Compensating() {
+		if u := m.compensation(); u.Compensating() {
 			t.Errorf("it has turned before its time: %+v", u)
 		}
 		g.logAge(time.Hour)
@@ -163,7 +163,7 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 			if _, err := job.RunOnce(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			return m.wayBack().Compensating()
+			return m.compensation().Compensating()
 		})
 		free() // attempts that wait there still are applied now, and undone
 		g.finishes()
@@ -323,7 +323,7 @@ func TestRefusedCompensationLeavesTheGroupHalfCompensated(t *testing.T) {
 		m.moves(short)
 		m.stage(m.soft.Compensation(m.ctx), g.rig.wrapped, "INSERT INTO account VALUES (?, 0)", 1) // is there
 		wantTurning(t, m.end(), true)
-		u := m.wayBack()
+		u := m.compensation()
 		if !u.HalfCompensated() || u.DataSource != u.Undo.Parts[0].DataSource {
 			t.Errorf("the way back is %+v", u)
 		}

@@ -288,8 +288,8 @@ func wantTurning(t testing.TB, err error, parked bool) {
 	}
 }
 
-// wayBack returns the group's compensation from the log.
-func (m *turning) wayBack() *txlog.Unit {
+// compensation returns the group's compensation from the log.
+func (m *turning) compensation() *txlog.Unit {
 	m.t.Helper()
 	u, err := m.storage.Get(context.Background(), m.soft.ID())
 	if err != nil {

@@ -41,14 +41,14 @@ first one to compensate).`,
 						return err
 					}
 				}
-				turned, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Compensated, error) { return d.Compensate(ctx, args[0], a.by(reason)) })
+				started, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Compensated, error) { return d.Compensate(ctx, args[0], a.by(reason)) })
 				switch {
 				case err != nil:
 					return explain(args[0], err)
 				case a.json():
-					return printJSON(a.Out, turned)
+					return printJSON(a.Out, started)
 				}
-				fmt.Fprintf(a.Out, "%s: compensation started; the job compensates its parts, the one on %s first\n", turned.TransactionID, printable(turned.DataSource))
+				fmt.Fprintf(a.Out, "%s: compensation started; the job compensates its parts, the one on %s first\n", started.TransactionID, printable(started.DataSource))
 				return nil
 			})
 		},
