@@ -34,7 +34,7 @@ func TestCompensationThatCannotBeRecordedIsRefused(t *testing.T) {
 		if g.home == nil { // a bare transaction's own data source is not known
 			refused("no write to undo", "record the write first", exec(undo, g.south.wrapped, give, 10))
 		}
-		refused("skipped", "skip", exec(bedsql.Unlogged(undo), g.rig.wrapped, give, 10))
+		refused("unlogged", "unlogged", exec(bedsql.Unlogged(undo), g.rig.wrapped, give, 10))
 		keyed, _ := bedsql.WithIdempotencyKey(undo, "k")
 		if err := exec(keyed, g.rig.wrapped, give, 10); !errors.Is(err, bedsql.ErrKeyUnusable) {
 			t.Errorf("under a key: %v", err)
