@@ -86,7 +86,7 @@ func (u *claimed) review() result {
 	left, cause := 0, ""
 	for i, s := range states {
 		switch s {
-		case txlog.StateDelivered, txlog.StateUnknown: // all were written with the way back
+		case txlog.StateDelivered, txlog.StateUnknown: // all were written with the compensation
 			continue
 		case txlog.StateDiscarded:
 			cause = fmt.Sprintf("the entry %s was discarded", ids[i])

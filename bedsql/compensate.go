@@ -49,7 +49,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 		return unusable("a group under it cannot be compensated")
 	case c.c.sendsMessages():
 		return notRecorded("a message cannot compensate; publish it after End")
-	case under.skip:
+	case under.unlogged:
 		return notRecorded("it must not be unlogged")
 	case c.tx != nil && !s.home.isOf(c):
 		return notRecorded("the local transaction was begun outside of it")

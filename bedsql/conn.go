@@ -214,7 +214,7 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 		return soft.record(ctx, under, c, s)
 	case c.tx != nil:
 		return c.tx.exec(ctx, under, s)
-	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.skip:
+	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.unlogged:
 		return c.passThrough(ctx, under, s)
 	}
 	if under.key != nil {
@@ -276,7 +276,7 @@ func (c *Conn) stagedIn(under scope) *SoftTransaction {
 	if c.stagedTx != nil {
 		return c.stagedTx.soft
 	}
-	if under.soft != nil && under.soft.staged != nil && !under.skip && !under.soft.home.isOf(c) {
+	if under.soft != nil && under.soft.staged != nil && !under.unlogged && !under.soft.home.isOf(c) {
 		return under.soft
 	}
 	return nil
@@ -564,7 +564,7 @@ func (c *Conn) send(ctx context.Context, s statement) (res driver.Result, before
 }
 
 // sendOnce hands s to the driver as database/sql would. It returns driver.ErrSkip as it is, but a
-// prepared statement must not skip.
+// prepared statement must not return it.
 func (c *Conn) sendOnce(ctx context.Context, s statement) (r attempt.Reply, err error) {
 	if err := s.prepareLate(ctx); err != nil {
 		return r, err

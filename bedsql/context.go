@@ -12,8 +12,8 @@ type scope struct {
 	// undo means that they are recorded as compensations of soft's parts.
 	undo bool
 	key  *IdempotencyKey
-	// skip means that they go straight to the driver.
-	skip bool
+	// unlogged means that they go straight to the driver.
+	unlogged bool
 	// guarantee is their guarantee if the context names one.
 	guarantee     Guarantee
 	withGuarantee bool
@@ -64,7 +64,7 @@ func WithLogging(ctx context.Context, l Logging) context.Context {
 // to its COMMIT is lost: it is parked.
 func Unlogged(ctx context.Context) context.Context {
 	s := scopeOf(ctx)
-	s.skip = true
+	s.unlogged = true
 	return s.in(ctx)
 }
 

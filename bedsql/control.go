@@ -91,7 +91,7 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(under) != nil {
 		return fmt.Errorf("%w: several statements in one text", ErrStaged)
 	}
-	if why := c.writesUnlogged(s); why != "" && !under.skip {
+	if why := c.writesUnlogged(s); why != "" && !under.unlogged {
 		if under.key != nil || c.tx != nil && c.tx.keyed != nil {
 			return unusable(why)
 		}
@@ -156,7 +156,7 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 func (c *Conn) observe(ctx context.Context, under scope, s statement, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
-		if under.skip {
+		if under.unlogged {
 			c.c.cfg.Counters.Unlogged.Add(1)
 		} else {
 			c.ranUnlogged(s, why)
@@ -232,7 +232,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if c.tx != nil {
 		return nil, errBegun
 	}
-	if k := under.key; k != nil && !under.skip && !opts.ReadOnly {
+	if k := under.key; k != nil && !under.unlogged && !opts.ReadOnly {
 		return k.begin(ctx, c, opts)
 	}
 	if err := c.begins(ctx); err != nil {
@@ -250,7 +250,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	local := c.open(ctx)
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
-	if opts.ReadOnly && under.key != nil && !under.skip {
+	if opts.ReadOnly && under.key != nil && !under.unlogged {
 		local.mode = txReadOnly
 	}
 	if opts.ReadOnly && local.receipt {
@@ -280,7 +280,7 @@ var errBegun = errors.New("bed: nothing was begun: a local transaction is open o
 // later would commit the transaction on some databases. If there is no table, the transaction's
 // first write gets the error: the transaction may only read.
 func (c *Conn) beforeBegin(ctx context.Context, under scope) {
-	if c.pinned != "" || under.skip || !under.exactlyOnce(&c.c.cfg) {
+	if c.pinned != "" || under.unlogged || !under.exactlyOnce(&c.c.cfg) {
 		return
 	}
 	c.eraseInTurn(ctx)
@@ -304,7 +304,7 @@ func (c *Conn) withoutReceipts() error {
 func (c *Conn) open(ctx context.Context) *localTx {
 	under := scopeOf(ctx)
 	c.tx = &localTx{c: c, ctx: ctx, under: under, receipt: under.exactlyOnce(&c.c.cfg)}
-	if c.pinned != "" || under.skip {
+	if c.pinned != "" || under.unlogged {
 		c.tx.mode = txUnlogged
 	}
 	return c.tx

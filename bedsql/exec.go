@@ -106,7 +106,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
 	why := "" // Unlogged asked for it, here or where the transaction was begun
 	switch {
-	case under.skip:
+	case under.unlogged:
 	case under.key != nil:
 		return attempt.Reply{}, unusable("the write would run unlogged")
 	case under.ordered:

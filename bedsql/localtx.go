@@ -240,7 +240,7 @@ func (t *localTx) ends() (all []func(context.Context) error) {
 func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
 	c := t.c
 	if t.mode == txUnlogged {
-		under.ordered = under.ordered || t.under.ordered && !t.under.skip
+		under.ordered = under.ordered || t.under.ordered && !t.under.unlogged
 		return c.passThrough(ctx, under, s)
 	}
 	if err := t.still(ctx); err != nil {
@@ -273,7 +273,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		r.Rows, err = t.complete(r.Rows, err)
 		r.Rows = t.watch(ctx, r.Rows, err)
 	}
-	if under.skip {
+	if under.unlogged {
 		c.c.cfg.Counters.Unlogged.Add(1)
 	}
 	if guarded {
@@ -330,7 +330,7 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args 
 	if err != nil {
 		return stored, nil, false, err
 	}
-	if under.skip {
+	if under.unlogged {
 		t.unreplayable("some of its statements ran under Unlogged")
 	}
 	if s.class.NeedsSession || s.class.Pins {

@@ -23,7 +23,7 @@ func (s *scope) message(call *delivery.Call) error {
 	switch {
 	case s.required.Given():
 		return errors.New("bed: the message was neither logged nor sent: it changes no rows, so RequireRows and AtLeastRows make no sense for it; publish it under a context without them")
-	case keyed && !s.skip && !s.soft.isHome():
+	case keyed && !s.unlogged && !s.soft.isHome():
 		return unusable("a broker keeps no receipts, so the request sent again would publish its message again; " +
 			"publish it in a soft transaction made by WithTx, whose transaction is begun under the key")
 	}
@@ -34,7 +34,7 @@ func (s *scope) message(call *delivery.Call) error {
 	if s.id == "" {
 		return errors.New("bed: the message was neither logged nor sent: its first parameter is not its id")
 	}
-	if s.ordered && !s.skip {
+	if s.ordered && !s.unlogged {
 		call.Args = append(slices.Clip(call.Args), driver.NamedValue{Name: sqltext.PublishKey, Ordinal: len(call.Args) + 1, Value: s.order})
 	}
 	return nil

@@ -68,7 +68,7 @@ func disordered(why string) error { return fmt.Errorf("%w: %s", ErrOrderUnusable
 // orderKey returns the key of a scope for c's data source; empty without a key.
 func orderKey(c *connector, under scope) (string, error) {
 	switch {
-	case !under.ordered || under.skip:
+	case !under.ordered || under.unlogged:
 		return "", nil
 	case under.order == "":
 		return "", disordered("it is empty")

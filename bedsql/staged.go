@@ -253,7 +253,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 		return r, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
 	case st.class.NeedsSession || st.class.Pins:
 		return r, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
-	case under.skip:
+	case under.unlogged:
 		return r, fmt.Errorf("%w: a local transaction that only records cannot run a statement unlogged", ErrStaged)
 	case c.c.target.NoSideConnection:
 		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)

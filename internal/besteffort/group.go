@@ -63,7 +63,7 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 	case len(refused) > 0 || compensating:
 		return true, g.compensate(ctx, errors.Join(refused...))
 	case open:
-		reached := "" // a job reviews the way back there: others may be out of reach
+		reached := "" // a job reviews the compensation there: others may be out of reach
 		for _, d := range g.Parts {
 			if d.held {
 				reached = d.Unit.DataSource

@@ -13,14 +13,14 @@ import (
 var groupClaims = []claim{
 	{"a group's units come back as they were written", groupKept},
 	{"a group of which all went well is completed once", groupCompleted},
-	{"a group turns back as a whole, whoever leases its units", groupTurned},
-	{"a group is either completed or turned, whoever is first", groupDecidedOnce},
-	{"a group that has turned is undone by one at a time", groupTurnedAgain},
+	{"a group is compensated as a whole, whoever leases its units", groupTurned},
+	{"a group is either completed or compensated, whoever is first", groupDecidedOnce},
+	{"a group is compensated by one at a time", groupTurnedAgain},
 	{"a unit of a group is not discarded by itself", groupNotDiscarded},
-	{"the way back knows where a receipt is that was found later", groupLocated},
-	{"a way back goes to the data source where the next part is", groupMoved},
-	{"a group that could be neither done nor undone is refused", groupRefused},
-	{"the way back is parked while a part is", groupParked},
+	{"the compensation knows where a receipt is that was found later", groupLocated},
+	{"a compensation goes to the data source where the next part is", groupMoved},
+	{"a group that could be neither completed nor compensated is refused", groupRefused},
+	{"the compensation is parked while a part is", groupParked},
 }
 
 // newGroup makes a group of two parts, on orders and on stock, with n statements each.
@@ -245,10 +245,10 @@ func groupMoved(t *testing.T, s txlog.Storage) {
 
 func groupRefused(t *testing.T, s txlog.Storage) {
 	for what, spoil := range map[string]func(k *txlog.Unit, f []*txlog.Unit){
-		"a way back under another id":             func(k *txlog.Unit, _ []*txlog.Unit) { k.ID = txlog.NewID() },
-		"a way back with a receipt":               func(k *txlog.Unit, _ []*txlog.Unit) { k.Receipt = "r" },
-		"a way back without parts":                func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts = nil },
-		"a way back on no part's data source":     func(k *txlog.Unit, _ []*txlog.Unit) { k.DataSource = "ledger" },
+		"a compensation under another id":         func(k *txlog.Unit, _ []*txlog.Unit) { k.ID = txlog.NewID() },
+		"a compensation with a receipt":           func(k *txlog.Unit, _ []*txlog.Unit) { k.Receipt = "r" },
+		"a compensation without parts":            func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts = nil },
+		"a compensation on no part's data source": func(k *txlog.Unit, _ []*txlog.Unit) { k.DataSource = "ledger" },
 		"a statement of no part":                  func(k *txlog.Unit, _ []*txlog.Unit) { k.Statements[0].Part = 3 },
 		"a part without a receipt":                func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts[0].Receipt = "" },
 		"a part without a unit":                   func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts[0].Unit = "x" },
@@ -256,7 +256,7 @@ func groupRefused(t *testing.T, s txlog.Storage) {
 		"a forward unit under a key":              func(_ *txlog.Unit, f []*txlog.Unit) { f[0].Fingerprint = "f" },
 		"a forward unit that cannot be run again": func(_ *txlog.Unit, f []*txlog.Unit) { f[0].NotReplayable = "read" },
 		"a forward unit of two parts":             func(_ *txlog.Unit, f []*txlog.Unit) { f[0].Statements[1].Part = 2 },
-		"a time to turn back without a group": func(_ *txlog.Unit, f []*txlog.Unit) {
+		"a time to compensate without a group": func(_ *txlog.Unit, f []*txlog.Unit) {
 			f[0].Statements = []txlog.Statement{{SQL: "UPDATE a"}}
 		},
 	} {

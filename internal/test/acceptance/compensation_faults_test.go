@@ -26,7 +26,7 @@ func TestSiblingRefusedBeforeThePartIsSentLeavesNothingToUndo(t *testing.T) {
 		g.proxy.CutAll()
 		wantTurning(t, m.end(), false)
 		if u := m.compensation(); !u.Compensating() || u.Leased {
-			t.Errorf("the way back is %+v", u)
+			t.Errorf("the compensation is %+v", u)
 		}
 		g.proxy.Accept()
 		g.finishes()
@@ -325,7 +325,7 @@ func TestRefusedCompensationLeavesTheGroupHalfCompensated(t *testing.T) {
 		wantTurning(t, m.end(), true)
 		u := m.compensation()
 		if !u.HalfCompensated() || u.DataSource != u.Undo.Parts[0].DataSource {
-			t.Errorf("the way back is %+v", u)
+			t.Errorf("the compensation is %+v", u)
 		}
 		g.rig.wantBalances(90)
 		g.exec("DELETE FROM account") // what was in the way

@@ -135,7 +135,7 @@ func TestRollbackToDropsTheWayBackToo(t *testing.T) {
 					m.stage(undo, g.homePool, give, 1000)
 				}
 				m.must(m.tx, "ROLLBACK TO SAVEPOINT a")
-				m.stage(south, g.south.wrapped, give, 5) // before there is a way back again
+				m.stage(south, g.south.wrapped, give, 5) // before there is a compensation again
 				m.must(m.tx, "SAVEPOINT b")
 				m.stage(undo, g.rig.wrapped, give, 10)
 				m.stage(undo, g.south.wrapped, give, -5)

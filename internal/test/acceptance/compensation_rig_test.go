@@ -284,7 +284,7 @@ func wantTurning(t testing.TB, err error, parked bool) {
 		want = bedsql.OutcomePartlyRefused
 	}
 	if !errors.As(err, &p) || !p.Compensating || p.Parked != parked || bedsql.OutcomeOf(err) != want {
-		t.Fatalf("End says %v (%v), want that the group has turned back", err, bedsql.OutcomeOf(err))
+		t.Fatalf("End says %v (%v), want that the group is being compensated", err, bedsql.OutcomeOf(err))
 	}
 }
 

@@ -126,7 +126,7 @@ func TestGroupOfAtLeastOnceWritesSaysWhereItsReceiptsWillBe(t *testing.T) {
 			}
 			for i := 0; u.Undo != nil && i < len(u.Undo.Parts); i++ {
 				if p := u.Undo.Parts[i]; p.Place == "" {
-					t.Errorf("the way back does not say it for %s", p.DataSource)
+					t.Errorf("the compensation does not say it for %s", p.DataSource)
 				}
 			}
 		}

@@ -492,7 +492,7 @@ func (w *world) checkGroup(r *request) {
 		}
 		for _, q := range r.parts {
 			if p.source == q.source && p.undo != nil && q.undo != nil && r.said(p.undo) && r.said(q.undo) && w.undone(p) != w.undone(q) {
-				w.fail("a part half undone", "%s: of rows %d and %d one is undone", r, p.id, q.id)
+				w.fail("a part half compensated", "%s: of rows %d and %d one is undone", r, p.id, q.id)
 			}
 		}
 	}
@@ -529,7 +529,7 @@ func (w *world) groupSettled(r *request) {
 	committed, known := w.rowsAtLog(r)
 	switch {
 	case !done && !undone:
-		w.fail("a group half undone", "%s", r.tells(w))
+		w.fail("a group half compensated", "%s", r.tells(w))
 	case !done && !r.mayTurn() && !w.denied && (promised || r.kind.isHome() && known && committed):
 		w.fail("a group not done without a reason", "%s", r.tells(w))
 	}

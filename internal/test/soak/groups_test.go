@@ -115,7 +115,7 @@ func TestTheJudgeKnowsWhatAGroupMayBe(t *testing.T) {
 		"undone, and done":               {Undone, true, [2][]string{{there}, {there}}, "false undo"},
 		"undone for no reason":           {Undone, false, [2][]string{{there, back}, {}}, "false undo"},
 		"pending, and half done":         {Pending, true, [2][]string{{there}, {}}, "torn"},
-		"pending, and half undone":       {Pending, true, [2][]string{{there, back}, {there}}, "torn"},
+		"pending, and half compensated":  {Pending, true, [2][]string{{there, back}, {there}}, "torn"},
 		"undone without being applied":   {Pending, true, [2][]string{{back}, {}}, "torn"},
 		"undone twice":                   {Pending, true, [2][]string{{there, back, back}, {}}, "doubled"},
 		"pending, and undone":            {Pending, true, [2][]string{{}, {}}, ""},

@@ -45,7 +45,7 @@ func (w *world) tryJudge(long bool) {
 		{"a row is doubled", double, "+", "doubled", func(l Line) bool { return l.Kind == "prepared" || l.Kind == "update" }},
 		{"an effect whose receipt stays is removed", remove, "-", "lost", func(l Line) bool { return l.Kind == "keyed update" || l.Kind == "keyed prepared" }},
 		{"half of a group is removed", remove, "-", "torn", func(l Line) bool { return l.Kind == "staged" }},
-		{"half of a group that can turn back is removed", remove, "-", "torn", func(l Line) bool { return l.Kind == "group" }},
+		{"half of a compensable group is removed", remove, "-", "torn", func(l Line) bool { return l.Kind == "group" }},
 		{"the rows of WithTx's transaction are removed", remove, "", "torn", func(l Line) bool { return l.Kind == "with" }},
 		{"only a row is removed", remove, "", "balance", func(l Line) bool { return l.Kind == "update" || l.Kind == "prepared" }},
 	} {
