@@ -21,7 +21,9 @@ func parseSchedule(expr string) (cron.Schedule, error) {
 	if err != nil {
 		return nil, err
 	}
-	if schedule.Next(time.Now()).IsZero() {
+	// Next looks for an empty field's match second by second, through years.
+	spec, ok := schedule.(*cron.SpecSchedule)
+	if ok && min(spec.Second, spec.Minute, spec.Hour, spec.Dom, spec.Month, spec.Dow) == 0 || schedule.Next(time.Now()).IsZero() {
 		return nil, fmt.Errorf("it never comes to pass: %q", expr)
 	}
 	return schedule, nil
