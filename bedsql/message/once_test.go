@@ -581,31 +581,6 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 	}
 }
 
-// Failures of messages that another process has since handled are not counted for ever.
-func TestManyFailuresDoNotKeepAMessageFromBeingParked(t *testing.T) {
-	t.Parallel()
-	c := newConsuming(t, testdb.SQLite(t))
-	consume := once(t, c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("no") }, bedmessage.MaxFailures(2), bedmessage.FailingFor(0))
-	var failing sync.WaitGroup
-	for first := range 100 { // each pauses
-		failing.Go(func() {
-			for i := range 100 {
-				if err := consume(delivered(fmt.Sprintf("other-%d-%d", first, i), "")); err == nil {
-					t.Error("acknowledged")
-				}
-			}
-		})
-	}
-	failing.Wait()
-	if err := consume(delivered("m-1", "one")); err == nil {
-		t.Error("acknowledged before it was parked")
-	}
-	must(t, consume(delivered("m-1", "one")))
-	if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
-		t.Errorf("the log: %+v", left)
-	}
-}
-
 func TestConsumerThatCouldProcessTwiceDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) { cfg.KeyRetention = time.Hour })
