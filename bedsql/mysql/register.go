@@ -41,8 +41,7 @@ func logConnector(dsn string) (driver.Connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A row that is found is a lease that is held, even if the same millisecond is written
-	// again.
+	// A matched row is a held lease, even if the update writes the same millisecond again.
 	cfg.ClientFoundRows = true
 	cfg.Logger = new(driverLog)
 	return mysql.NewConnector(cfg)

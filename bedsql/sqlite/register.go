@@ -37,8 +37,8 @@ func init() {
 	})
 }
 
-// logConnector makes connections whose transactions begin with the write lock: a claim,
-// which reads first, would fail if another process wrote in between.
+// logConnector makes connections whose transactions begin with the write lock. A claim reads
+// first, and would fail after a write of another process in between.
 func logConnector(dsn string) (driver.Connector, error) {
 	where, bare, name, err := readDSN(dsn)
 	if err != nil {

@@ -85,8 +85,8 @@ type write struct {
 	set [32]string
 	n   int
 	assignment
-	// guarded means that the WHERE compares a set column with a value, keyed that it compares
-	// a key, either that it has an OR.
+	// The WHERE compares a set column with a value (guarded), compares a key (keyed), or has
+	// an OR (either).
 	guarded, keyed, either bool
 	ordered, limited       bool
 	// listed is set for an INSERT with a list of columns. key is set for a key among them.

@@ -162,8 +162,8 @@ func (l *lexer) quoted(quote byte, backslash bool) {
 	l.broken = true
 }
 
-// continued moves to the quote that continues PostgreSQL's string on another line, if any,
-// past comments that end with their line.
+// continued moves to the quote that continues PostgreSQL's string on another line. It skips
+// comments that end with their line, and returns false if there is no such quote.
 func (l *lexer) continued() bool {
 	newline := false
 	for i := l.pos; i < len(l.text); i++ {
