@@ -19,6 +19,10 @@ promises=(
 	TestAPendingWriteIsTheJobsAtOnce TestNoLogLineHoldsAParametersValue
 )
 
+for test in "${promises[@]}"; do
+	grep -q "^func $test(" internal/test/acceptance/*_test.go || { say "there is no $test any more: name another test of its promise"; exit 1; }
+done
+
 # Both hold several words on purpose.
 read -ra packages <<<"${PKG:-./...}"
 read -ra flags <<<"${TESTFLAGS:-}"
