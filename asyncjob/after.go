@@ -8,7 +8,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,7 +40,7 @@ func (u *claimed) waits() (r result, waits bool) {
 		switch {
 		case s == txlog.StateDiscarded && !released:
 			err := fmt.Errorf("%sentry %s was discarded; retry the message to publish it all the same, or discard it", incomplete, u.After[i])
-			return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, verdict, err.Error()), true
+			return u.park(attempt.Outcome{Err: err, Class: dialect.Refused}, verdict, err.Error()), true
 		case s == txlog.StateWaiting, s == txlog.StateParked:
 			waiting = fmt.Sprintf("it is published once entry %s of its group is delivered, which is %s", u.After[i], s)
 		}

@@ -11,11 +11,11 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -123,10 +123,10 @@ func (u *claimed) attend() result {
 	case d.src == nil:
 		return u.block(d.unknown())
 	case u.Unreadable != nil:
-		return u.park(attempt.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched, u.Unreadable.Error())
+		return u.park(attempt.Outcome{Err: u.Unreadable, Class: dialect.Refused}, untouched, u.Unreadable.Error())
 	case u.NotReplayable != "" && u.Receipt == "":
 		err := fmt.Errorf("it must not be run again: %s", u.NotReplayable)
-		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
+		return u.park(attempt.Outcome{Err: err, Class: dialect.Refused}, untouched, err.Error())
 	case u.Receipt != "" && d.noReceipts.get() != nil:
 		return u.block(d.noReceipts.get())
 	case u.Compensating():
@@ -169,7 +169,7 @@ func (u *claimed) judge(a try) result {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
 	}
-	place, schema, session := (*placeError)(nil), (*attempt.SchemaError)(nil), (*delivery.SessionError)(nil)
+	place, schema, session := (*placeError)(nil), (*attempt.SchemaError)(nil), (*dialect.SessionError)(nil)
 	if errors.As(a.Err, &place) || errors.As(a.Err, &schema) || errors.As(a.Err, &session) {
 		return u.block(a.Err)
 	}
@@ -202,9 +202,9 @@ func (u *claimed) judge(a try) result {
 		// Another attempt is in flight, or was just now: this is not a try.
 		verdict.After = shortly
 		return u.pushBack(verdict)
-	case a.Class == delivery.Contention:
+	case a.Class == dialect.Contention:
 		return u.contended(a, verdict)
-	case a.Class == delivery.Refused, a.Class == delivery.Duplicate:
+	case a.Class == dialect.Refused, a.Class == dialect.Duplicate:
 		if u.Group() {
 			return u.refusedPart(a)
 		}

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-var contention = answer{delivery.Contention, "fake: lock wait timeout"}
+var contention = answer{dialect.Contention, "fake: lock wait timeout"}
 
 // patient is brittle without rests between tries.
 func patient() Config {
@@ -181,7 +181,7 @@ func TestRoundTriesEachDueUnitOnce(t *testing.T) {
 			case <-tried:
 			case <-ctx.Done():
 			}
-			return answer{delivery.Retryable, "fake: locked"}
+			return answer{dialect.Retryable, "fake: locked"}
 		}}
 		cfg := brittle()
 		cfg.RetryDelay = time.Hour

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -230,9 +230,9 @@ func TestFailedAttemptsAndActivityAreRecorded(t *testing.T) {
 		target := &fakeDB{onExec: func(_ context.Context, query string) error {
 			switch query {
 			case "bad":
-				return answer{delivery.Retryable, "fake: busy"}
+				return answer{dialect.Retryable, "fake: busy"}
 			case "refused":
-				return answer{delivery.Refused, "fake: no"}
+				return answer{dialect.Refused, "fake: no"}
 			}
 			return nil
 		}}
@@ -281,7 +281,7 @@ func TestRoundDoesNotDependOnOperatorTables(t *testing.T) {
 		}
 		target := &fakeDB{onExec: func(_ context.Context, query string) error {
 			if query == "bad" {
-				return answer{delivery.Refused, "fake: no"}
+				return answer{dialect.Refused, "fake: no"}
 			}
 			return nil
 		}}

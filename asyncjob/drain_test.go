@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -138,8 +138,8 @@ func TestFailingUnitDoesNotDelayItsBatch(t *testing.T) {
 		err  error
 		want func(Report) bool
 	}{
-		"refused": {answer{delivery.Refused, "fake: no"}, func(r Report) bool { return r.Parked == 1 }},
-		"busy":    {answer{delivery.Retryable, "fake: locked"}, func(r Report) bool { return r.Failed == 1 }},
+		"refused": {answer{dialect.Refused, "fake: no"}, func(r Report) bool { return r.Parked == 1 }},
+		"busy":    {answer{dialect.Retryable, "fake: locked"}, func(r Report) bool { return r.Failed == 1 }},
 		"broken":  {errFake, func(r Report) bool { return r.Failed == 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestRefusedCommitHasJoinedUnitsDeliveredAlone(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	addMany(t, store, "orders", 40)
-	db := &fakeDB{onCommit: func([]string) error { return answer{delivery.Retryable, "fake: serialization failure"} }}
+	db := &fakeDB{onCommit: func([]string) error { return answer{dialect.Retryable, "fake: serialization failure"} }}
 	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, joining()))
 	if r.Delivered != 40 || len(db.applied) != 40 || db.commits != 0 || left(t, store) != 0 {
 		t.Errorf("report %v, %d applied, %d commits", r, len(db.applied), db.commits)

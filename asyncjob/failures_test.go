@@ -8,19 +8,19 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 func TestEqualFailuresAreAFewLogLines(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		class delivery.Class
+		class dialect.Class
 		level logrus.Level
 		what  string
 		waits bool
 	}{
-		{delivery.Retryable, logrus.WarnLevel, "not delivered", true},
-		{delivery.Refused, logrus.ErrorLevel, "parked: an operator must retry or discard it", false},
+		{dialect.Retryable, logrus.WarnLevel, "not delivered", true},
+		{dialect.Refused, logrus.ErrorLevel, "parked: an operator must retry or discard it", false},
 	} {
 		t.Run(c.class.String(), func(t *testing.T) {
 			t.Parallel()

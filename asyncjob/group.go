@@ -9,7 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -43,7 +43,7 @@ func (u *claimed) grouped() (r result, done bool) {
 }
 
 // unasked reports whether the lookup of a receipt failed.
-func unasked(met attempt.Outcome) bool { return met.Err != nil && met.Class != delivery.Refused }
+func unasked(met attempt.Outcome) bool { return met.Err != nil && met.Class != dialect.Refused }
 
 // doubtful begins the error of a unit that was pushed back after a failed receipt lookup in
 // its group; the name of the data source follows.
@@ -204,7 +204,7 @@ func (u *claimed) undo() result {
 	}
 	if !here {
 		err := fmt.Errorf("the group has no part in %s", d.name)
-		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, txlog.Verdict{InDoubt: u.InDoubt}, err.Error())
+		return u.park(attempt.Outcome{Err: err, Class: dialect.Refused}, txlog.Verdict{InDoubt: u.InDoubt}, err.Error())
 	}
 	u.logger().Info("the group is compensated")
 	return u.delivered(last)

@@ -16,6 +16,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener/delivery"
@@ -46,26 +47,26 @@ type fakeDB struct {
 }
 
 func (f *fakeDB) target() delivery.Target {
-	return delivery.Target{Connector: f, Dialect: &delivery.Dialect{Name: "fake", Classify: classifyFake}}
+	return delivery.Target{Connector: f, Dialect: &dialect.Dialect{Name: "fake", Classify: classifyFake}}
 }
 
 // answer is an error of the fake database with its class.
 type answer struct {
-	class delivery.Class
+	class dialect.Class
 	text  string
 }
 
 func (a answer) Error() string { return a.text }
 
-func classifyFake(err error) delivery.Class {
+func classifyFake(err error) dialect.Class {
 	var a answer
 	if errors.As(err, &a) {
 		return a.class
 	}
 	if errors.Is(err, driver.ErrBadConn) {
-		return delivery.Unreachable
+		return dialect.Unreachable
 	}
-	return delivery.Unknown
+	return dialect.Unknown
 }
 
 func (f *fakeDB) Connect(ctx context.Context) (driver.Conn, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -52,7 +52,7 @@ func TestRefusedDialIsAnOutage(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	u := add(t, store, "orders", "one", nil)
-	db := &fakeDB{onDial: func(context.Context) error { return answer{delivery.Refused, "fake: access denied"} }}
+	db := &fakeDB{onDial: func(context.Context) error { return answer{dialect.Refused, "fake: access denied"} }}
 	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, brittle()))
 	if why := r.DataSources["orders"].Unreachable; why == nil || why.Error() != "fake: access denied" {
 		t.Errorf("the reason is %v", why)
@@ -215,7 +215,7 @@ func TestADialThatFailsOnceIsNoTry(t *testing.T) {
 	u := add(t, store, "orders", "one", nil)
 	db := &fakeDB{onDial: func(context.Context) error {
 		if n.Add(1) == 2 { // the probe, then the delivery's
-			return answer{delivery.Retryable, "fake: too many connections"}
+			return answer{dialect.Retryable, "fake: too many connections"}
 		}
 		return nil
 	}}

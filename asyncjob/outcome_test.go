@@ -11,12 +11,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-var errFake = answer{delivery.Unknown, "fake: connection lost"}
+var errFake = answer{dialect.Unknown, "fake: connection lost"}
 
 // always makes every Exec end with err.
 func always(err error) *fakeDB {
@@ -38,7 +38,7 @@ func TestADeliveredUnitIsRemoved(t *testing.T) {
 
 func TestRefusedUnitIsParkedAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, class := range []delivery.Class{delivery.Refused, delivery.Duplicate} {
+	for _, class := range []dialect.Class{dialect.Refused, dialect.Duplicate} {
 		t.Run(class.String(), func(t *testing.T) {
 			t.Parallel()
 			store, db := newStore(t), always(answer{class, "fake: no such column"})
@@ -56,7 +56,7 @@ func TestRefusedUnitIsParkedAtOnce(t *testing.T) {
 
 func TestDuplicateKeyAfterMaybeCountsAsDelivered(t *testing.T) {
 	t.Parallel()
-	store, db := newStore(t), always(answer{delivery.Duplicate, "fake: duplicate"})
+	store, db := newStore(t), always(answer{dialect.Duplicate, "fake: duplicate"})
 	add(t, store, "orders", "one", func(u *txlog.Unit) { u.InDoubt = true })
 	cfg, hook := logged()
 	cfg.Bus = listener.NewBus(cfg.Logger)
@@ -90,7 +90,7 @@ func listen(bus *listener.Bus) func() []listener.Event {
 
 func TestRetriesBackOffUntilTheUnitIsParked(t *testing.T) {
 	t.Parallel()
-	store, db := newStore(t), always(answer{delivery.Retryable, "fake: deadlock"})
+	store, db := newStore(t), always(answer{dialect.Retryable, "fake: deadlock"})
 	u := add(t, store, "orders", "one", nil)
 	cfg := brittle()
 	cfg.RetryDelay = time.Minute
@@ -158,7 +158,7 @@ func TestBrokenConnectionWithLiveServerCountsAsTry(t *testing.T) {
 
 func TestUnsentUnitCountsAsTryWithoutDoubt(t *testing.T) {
 	t.Parallel()
-	store, db := newStore(t), always(answer{delivery.Unreachable, "fake: broke before it was sent"})
+	store, db := newStore(t), always(answer{dialect.Unreachable, "fake: broke before it was sent"})
 	u := add(t, store, "orders", "one", nil)
 	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, brittle()))
 	if got := get(t, store, u); got.Tries != 1 || got.InDoubt || r.Failed != 1 {
@@ -169,7 +169,7 @@ func TestUnsentUnitCountsAsTryWithoutDoubt(t *testing.T) {
 func TestAnOldDoubtStaysThroughAnAnsweredTry(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
-		"retryable": answer{delivery.Retryable, "fake: busy"}, "refused": answer{delivery.Refused, "fake: no"},
+		"retryable": answer{dialect.Retryable, "fake: busy"}, "refused": answer{dialect.Refused, "fake: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -310,7 +310,7 @@ func TestLogLinesHoldNoParameter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, end := range []error{nil, errFake, answer{delivery.Retryable, "busy"}, answer{delivery.Refused, "no"}} {
+	for _, end := range []error{nil, errFake, answer{dialect.Retryable, "busy"}, answer{dialect.Refused, "no"}} {
 		store, db := newStore(t), always(end)
 		add(t, store, "orders", "one", func(u *txlog.Unit) { u.Statements[0].Params = params })
 		cfg, hook := logged()

@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -85,7 +86,7 @@ func TestMissingRightsAreReportedWithTheirGrant(t *testing.T) {
 				cfg, hook := logged()
 				cfg.UnknownDataSourceDelay = time.Millisecond
 				job := newJob(t, store, Targets{"orders": target}, cfg)
-				var rights *delivery.ReceiptRightsError
+				var rights *dialect.ReceiptRightsError
 				for round := range 3 {
 					for _, u := range mustList(t, store) {
 						must(t, store.Retry(t.Context(), u.ID))
@@ -138,7 +139,7 @@ func TestReceiptsThatCannotBeDeletedNameTheGrant(t *testing.T) {
 		addKept(t, store, target, "INSERT INTO account VALUES (1, 'x')")
 		cfg, hook := logged()
 		job := newJob(t, store, Targets{"orders": target}, cfg)
-		var rights *delivery.ReceiptRightsError
+		var rights *dialect.ReceiptRightsError
 		if r := runOnce(t, job); r.Delivered != 1 || !errors.As(r.DataSources["orders"].Purge, &rights) {
 			t.Fatalf("report %v, purge %v", r, r.DataSources["orders"].Purge)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -41,7 +41,7 @@ func TestAVerdictIsRepeatedUntilItIsWritten(t *testing.T) {
 		u := add(t, mem, "orders", "one", nil)
 		fail := twice()
 		store := &spy{Storage: mem, onRelease: func(*txlog.Unit, txlog.Verdict) error { return fail() }}
-		r := runOnce(t, newJob(t, store, Targets{"orders": always(answer{delivery.Refused, "no"}).target()}, brittle()))
+		r := runOnce(t, newJob(t, store, Targets{"orders": always(answer{dialect.Refused, "no"}).target()}, brittle()))
 		if r.Parked != 1 || !get(t, mem, u).Parked {
 			t.Errorf("report %v", r)
 		}
@@ -51,7 +51,7 @@ func TestAVerdictIsRepeatedUntilItIsWritten(t *testing.T) {
 func TestALostLeaseLeavesNoVerdict(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]error{
-		"delivered": nil, "refused": answer{delivery.Refused, "no"}, "broken": errFake,
+		"delivered": nil, "refused": answer{dialect.Refused, "no"}, "broken": errFake,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,7 +174,7 @@ func TestNoLeaseIsRenewedAfterARound(t *testing.T) {
 		db := &fakeDB{onExec: func(_ context.Context, q string) error {
 			time.Sleep(2 * time.Minute)
 			if q == "bad" {
-				return answer{delivery.Retryable, "fake: busy"}
+				return answer{dialect.Retryable, "fake: busy"}
 			}
 			return nil
 		}}

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -36,7 +36,7 @@ func TestStuckUnitIsMetOncePerRound(t *testing.T) {
 	addMany(t, store, "orders", 30)
 	db := &fakeDB{onExec: func(_ context.Context, q string) error {
 		if q == "stuck" {
-			return answer{delivery.Retryable, "fake: locked"}
+			return answer{dialect.Retryable, "fake: locked"}
 		}
 		return nil
 	}}
@@ -65,7 +65,7 @@ func TestARoundOfFailuresEnds(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	addMany(t, store, "orders", 20)
-	db := always(answer{delivery.Retryable, "fake: locked"})
+	db := always(answer{dialect.Retryable, "fake: locked"})
 	cfg := brittle()
 	cfg.TransactionLogFetchDataCount = 5 // and no rest: what failed is due again at once
 	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))

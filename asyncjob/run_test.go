@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -246,7 +246,7 @@ func TestShutdownLeavesNoErrorOnAUnit(t *testing.T) {
 		"in the statement, answered": func(cutOff func(context.Context) error) *fakeDB {
 			return &fakeDB{onExec: func(ctx context.Context, _ string) error {
 				_ = cutOff(ctx)
-				return answer{delivery.Retryable, "fake: canceled on user request"}
+				return answer{dialect.Retryable, "fake: canceled on user request"}
 			}}
 		},
 	} {

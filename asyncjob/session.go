@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -87,7 +88,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 		return err
 	}
 	if err := log.Locate(ctx, u, place, u.Session); err != nil {
-		return attempt.Certain(fmt.Errorf("not delivered: could not record in the log where the receipt will be: %w", err), delivery.Retryable)
+		return attempt.Certain(fmt.Errorf("not delivered: could not record in the log where the receipt will be: %w", err), dialect.Retryable)
 	}
 	return nil
 }

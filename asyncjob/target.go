@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -190,12 +191,12 @@ type try struct {
 func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 	session, leave, err := s.session(u)
 	if err != nil {
-		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: delivery.Retryable}}
+		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: dialect.Retryable}}
 	}
 	defer leave()
 	conn, err := session.pool.Conn(ctx)
 	if err != nil {
-		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: delivery.Unreachable}}
+		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: dialect.Unreachable}}
 	}
 	defer func() { _ = conn.Close() }()
 	a := try{NoConn: true}
@@ -214,7 +215,7 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 		session.pool.SetMaxIdleConns(s.concurrency)
 	}
 	if a.NoConn && a.Err == nil {
-		a.Outcome = attempt.Outcome{Err: err, Class: delivery.Unreachable}
+		a.Outcome = attempt.Outcome{Err: err, Class: dialect.Unreachable}
 	}
 	return a
 }
@@ -252,7 +253,7 @@ func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *
 func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (out attempt.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
-			out = attempt.Outcome{Class: delivery.Unknown, Err: panicError{p}, ConnLost: true}
+			out = attempt.Outcome{Class: dialect.Unknown, Err: panicError{p}, ConnLost: true}
 		}
 	}()
 	if u.Undo != nil {
@@ -319,8 +320,8 @@ func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
 // needsOperator reports whether err comes from a missing or inaccessible table of receipts,
 // and returns the text for a log line.
 func (s *source) needsOperator(err error) (said string, ok bool) {
-	var table *delivery.ReceiptTableError
-	var rights *delivery.ReceiptRightsError
+	var table *dialect.ReceiptTableError
+	var rights *dialect.ReceiptRightsError
 	switch {
 	case errors.As(err, &rights):
 		return "missing rights (" + s.describe(rights.Err) + "); have run: " + rights.Grant, true

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -76,7 +76,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	if t == nil || len(t.statements) == 0 || t.state == txAborted || gone {
 		out := x.end(ctx)
 		if gone && out.Err != nil && !out.Class.Answered() {
-			return false, attempt.Certain(out.Err, delivery.Unreachable)
+			return false, attempt.Certain(out.Err, dialect.Unreachable)
 		}
 		return false, c.c.leftOpen(out.Err)
 	}
@@ -148,7 +148,7 @@ func (x *committing) commitHome(ctx context.Context, gone bool) error {
 	}
 	x.t.tell(homeRolledBack, sent)
 	if unanswered {
-		return attempt.Certain(out.Err, delivery.Unreachable)
+		return attempt.Certain(out.Err, dialect.Unreachable)
 	}
 	return out.Err
 }
@@ -162,7 +162,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 		if k := x.t.keyed.kept; k != nil {
 			if x.t.keyed.answer.Response = k.Response; k.Response == nil {
 				c.undo(x.undo)
-				return attempt.Outcome{Class: delivery.Refused, Err: errNoResponse}
+				return attempt.Outcome{Class: dialect.Refused, Err: errNoResponse}
 			}
 		}
 		out := attempt.Fence(ctx, c.c.dialect, c.inner, &x.unit, receipts)
@@ -173,8 +173,8 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 			if k := x.t.keyed.kept; k != nil && dberr.Of(out.Err).State == abortedBefore {
 				k.Ended = true
 			}
-			if out.Class == delivery.Unknown {
-				out.Class = delivery.Unreachable // COMMIT was not sent
+			if out.Class == dialect.Unknown {
+				out.Class = dialect.Unreachable // COMMIT was not sent
 			}
 			c.undo(x.undo)
 			return c.lossy(out)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -128,15 +128,15 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 }
 
 // onPart calls f on a connection to the data source of a part, with the place of its receipt.
-func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(context.Context, *delivery.Dialect, driver.Conn, *txlog.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
+func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(context.Context, *dialect.Dialect, driver.Conn, *txlog.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
 	i := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.c.target.DataSource == part.DataSource })
 	if i < 0 { // what was recorded there was rolled back
-		return attempt.Outcome{Class: delivery.Unreachable, Err: errors.New("bed: its data source is not known here")}
+		return attempt.Outcome{Class: dialect.Unreachable, Err: errors.New("bed: its data source is not known here")}
 	}
 	c := s.staged.writes[i].c
 	return c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
 		if has := conn.(*attempt.Session).Facts.Session; part.Session != "" && part.Session != has {
-			return attempt.Failed(c.dialect, &delivery.SessionError{Entry: part.Session, Has: has}, true)
+			return attempt.Failed(c.dialect, &dialect.SessionError{Entry: part.Session, Has: has}, true)
 		}
 		if c.knownPlace(false) == nil {
 			if _, err := c.locateReceipts(ctx, conn, false); err != nil {
@@ -151,7 +151,7 @@ func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(co
 
 // lookAtPart looks for the receipt of a part: see besteffort.Group. A receipt voided after the
 // part was applied is Found too.
-func lookAtPart(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r attempt.Receipts) attempt.Outcome {
+func lookAtPart(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r attempt.Receipts) attempt.Outcome {
 	switch found, err := attempt.ReadReceipt(ctx, d, conn, r, part.Receipt); {
 	case err != nil:
 		return attempt.Failed(d, err, true)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -175,7 +176,7 @@ func TestADialectWithoutReceiptsCannotDeliverExactlyOnce(t *testing.T) {
 	s := newSet(t, &fakeDriver{})
 	once := s.cfg
 	once.Guarantee = bedsql.ExactlyOnce
-	target := delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &delivery.Dialect{Name: "fake"}}
+	target := delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &dialect.Dialect{Name: "fake"}}
 	if _, err := bedsql.NewConnector(target, once); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "orders") {
 		t.Errorf("NewConnector: %v", err)
 	}

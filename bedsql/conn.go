@@ -11,8 +11,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Conn is a wrapped connection. Applications meet it in sql.Conn.Raw only; see
@@ -37,7 +37,7 @@ type Conn struct {
 	// transaction, and bed's own queries would use it up.
 	nextTx bool
 	// stmts are the prepared statements, for a driver that looks for each text among them (see
-	// delivery.Dialect.PreparedByText).
+	// dialect.Dialect.PreparedByText).
 	stmts []*stmt
 	// recent is the text it was given last.
 	recent sqltext.Recent
@@ -166,7 +166,7 @@ func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	under := scopeOf(ctx)
 	if under.own != nil { // its text is not to be read, nor kept
-		r, err := c.runOwn(ctx, under.own, statement{Call: delivery.Call{SQL: query, Args: args}})
+		r, err := c.runOwn(ctx, under.own, statement{Call: dialect.Call{SQL: query, Args: args}})
 		return r.Result, err
 	}
 	r, err := c.route(ctx, under, c.asText(query, c.read(ctx, query), args, false))
@@ -311,7 +311,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 			why = c.c.dialClass(err)
 		}
 		later := class.Kind == sqltext.DML && c.tx == nil && c.pinned == "" && ctx.Err() == nil &&
-			why != delivery.Refused && why != delivery.Duplicate
+			why != dialect.Refused && why != dialect.Duplicate
 		if !later {
 			return nil, err
 		}
@@ -324,7 +324,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if w == nil {
 		w = new(convertingStmt)
 	}
-	w.stmt = stmt{c: c, statement: statement{Call: delivery.Call{SQL: query, Prepared: true, Stmt: inner}, class: class}, whole: w}
+	w.stmt = stmt{c: c, statement: statement{Call: dialect.Call{SQL: query, Prepared: true, Stmt: inner}, class: class}, whole: w}
 	if c.c.dialect.PreparedByText && class.Kind == sqltext.DML {
 		c.stmts = append(c.stmts, &w.stmt)
 	}
@@ -402,12 +402,12 @@ func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcom
 			return c.onOwn(func() attempt.Outcome { return f(&c.session) })
 		}
 		if err := ctx.Err(); err != nil {
-			return attempt.Outcome{Err: err, Class: delivery.Unreachable}
+			return attempt.Outcome{Err: err, Class: dialect.Unreachable}
 		}
 		c.kill()
 	}
 	if c.c.target.NoSideConnection {
-		return attempt.Outcome{Err: errNoOther, Class: delivery.Unreachable}
+		return attempt.Outcome{Err: errNoOther, Class: dialect.Unreachable}
 	}
 	return c.c.pool.on(ctx, true, f)
 }
@@ -532,7 +532,7 @@ const wasClosed = "bed: a connection whose session holds state was closed when i
 
 // statement is a statement with its class. A prepared one gets its arguments when it runs.
 type statement struct {
-	delivery.Call
+	dialect.Call
 	class sqltext.Class
 	// rows means that it was sent through Query.
 	rows bool
@@ -543,7 +543,7 @@ type statement struct {
 
 // asText is a statement given as text. A write is sent as prepared if the driver would do so.
 func (c *Conn) asText(query string, class sqltext.Class, args []driver.NamedValue, rows bool) statement {
-	s := statement{Call: delivery.Call{SQL: query, Args: args}, class: class, rows: rows}
+	s := statement{Call: dialect.Call{SQL: query, Args: args}, class: class, rows: rows}
 	for _, open := range c.stmts {
 		if open.SQL == query && open.Stmt != nil {
 			s.Prepared, s.Stmt = true, open.Stmt

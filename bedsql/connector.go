@@ -16,6 +16,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
@@ -49,7 +50,7 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 // connector is one opened database: the state that its connections share.
 type connector struct {
 	target    delivery.Target
-	dialect   *delivery.Dialect
+	dialect   *dialect.Dialect
 	cfg       Config
 	texts     *sqltext.Cache
 	deliverer *besteffort.Deliverer
@@ -95,7 +96,7 @@ var (
 
 func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	if target.Dialect == nil {
-		target.Dialect = &delivery.Dialect{Name: "sql"}
+		target.Dialect = &dialect.Dialect{Name: "sql"}
 	}
 	if target.DataSource == "" {
 		return nil, errors.New("bed: the data source has no name: give one, or the DSN parameter bedDataSource " +
@@ -162,7 +163,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 }
 
 // leavesReceipts returns an error if a write to a dialect's database cannot leave a receipt.
-func leavesReceipts(d *delivery.Dialect, dataSource string) error {
+func leavesReceipts(d *dialect.Dialect, dataSource string) error {
 	if d.ReceiptDuplicate != nil {
 		return nil
 	}
@@ -253,10 +254,10 @@ func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 // dialClass is the class of a failed dial. A refusal is final only until one dial has succeeded.
 // After that a log-in fails because credentials rotate, an account is locked or a database is
 // restored. A write waits for the end of that in the log, as the job does.
-func (c *connector) dialClass(err error) delivery.Class {
+func (c *connector) dialClass(err error) dialect.Class {
 	class := c.dialect.DialClass(err)
-	if class == delivery.Refused && (c.origin != nil || c.session.Load() != nil) {
-		return delivery.Unreachable
+	if class == dialect.Refused && (c.origin != nil || c.session.Load() != nil) {
+		return dialect.Unreachable
 	}
 	return class
 }

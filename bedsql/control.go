@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -268,8 +268,8 @@ func (c *Conn) begins(ctx context.Context) error {
 		return driver.ErrBadConn // its BEGIN could commit what is still open
 	}
 	err := c.ready(ctx)
-	if err != nil && c.c.dialect.Class(err) == delivery.Refused && c.c.dialClass(err) == delivery.Unreachable {
-		err = attempt.Certain(err, delivery.Unreachable)
+	if err != nil && c.c.dialect.Class(err) == dialect.Refused && c.c.dialClass(err) == dialect.Unreachable {
+		err = attempt.Certain(err, dialect.Unreachable)
 	}
 	return err
 }
@@ -380,15 +380,15 @@ func (c *Conn) endByDDL(ctx context.Context, under scope, s statement) (res driv
 // commit failed with out's error. committed reports that it did commit. If the outcome is unknown,
 // it closes the connection.
 func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (end ending, committed bool) {
-	state := delivery.Committed
+	state := dialect.Committed
 	if after := c.c.dialect.AfterImplicitCommit; after != nil {
 		state = after(ctx, c.inner, out.Err)
 	}
 	switch state {
-	case delivery.StillOpen:
+	case dialect.StillOpen:
 		return ending{Outcome: out, open: true}, false
-	case delivery.InDoubt:
-		out.Class, out.ConnLost = delivery.Unknown, true
+	case dialect.InDoubt:
+		out.Class, out.ConnLost = dialect.Unknown, true
 		c.discard()
 		return ending{Outcome: out}, false
 	default:

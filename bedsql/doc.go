@@ -31,10 +31,10 @@
 // A write that bed cannot accept fails before it runs or is logged. The error is one of these: the
 // error of an ended context; an error with a txlog.ParamError inside, for a parameter that the log
 // cannot keep; [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent], [ErrKeyUnusable],
-// [ErrOrderUnusable] or [LogElsewhereError]; a delivery.ReceiptTableError or
-// delivery.ReceiptRightsError without a usable table of receipts; [ErrTransactionLost] in a local
-// transaction that the database has rolled back. [ErrKeyReused] answers a request under an
-// idempotency key of another request; the new request is not applied.
+// [ErrOrderUnusable] or [LogElsewhereError]; without a usable table of receipts an error whose text
+// has the statement to run; [ErrTransactionLost] in a local transaction that the database has
+// rolled back. [ErrKeyReused] answers a request under an idempotency key of another request; the
+// new request is not applied.
 //
 // Writes for several databases go into a soft transaction ([Begin]): immediate, [Staged], or made
 // [WithTx] a transaction of your own. In an immediate one, Exec leaves pending and refused writes

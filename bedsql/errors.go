@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 var (
@@ -42,7 +42,7 @@ var (
 	ErrStaged = errors.New("bed: not possible in a staged soft transaction")
 	// ErrKeyReused is matched by the error of a request under an idempotency key of an earlier,
 	// different request. It is not applied. The text names the difference, never a value.
-	ErrKeyReused = delivery.ErrKeyReused
+	ErrKeyReused = dialect.ErrKeyReused
 	// ErrKeyUnusable is matched by the error of a write that cannot carry the
 	// receipt of its idempotency key. It was not sent.
 	ErrKeyUnusable = errors.New("bed: the idempotency key cannot be used for this write")
@@ -121,7 +121,7 @@ type CompensatedError = listener.CompensatedError
 //	Want    int64 // how many rows it must change
 //	AtLeast bool  // or more
 //	Got     int64 // how many it changed; -1 if the driver does not say
-type RowsError = delivery.RowsError
+type RowsError = dialect.RowsError
 
 // LogElsewhereError is the error of a write under WithTx whose transaction does not reach the
 // write's log. The log is on another server, or the session sees another log or no log, or may not

@@ -13,7 +13,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -23,7 +23,7 @@ type execution struct {
 
 	c *Conn
 	// rows means that it was sent through Query.
-	call delivery.Call
+	call dialect.Call
 	// rows means that it was sent through Query.
 	rows bool
 	unit txlog.Unit
@@ -228,7 +228,7 @@ func (x *execution) Again(ctx context.Context, step besteffort.Step) attempt.Out
 }
 
 // attempt makes one attempt of the write on conn, with its receipt if it has one.
-func (x *execution) attempt(ctx context.Context, conn driver.Conn, call delivery.Call) attempt.Outcome {
+func (x *execution) attempt(ctx context.Context, conn driver.Conn, call dialect.Call) attempt.Outcome {
 	c := x.c.c
 	if err := c.sameSession(ctx, conn, &x.unit); err != nil {
 		return attempt.Failed(c.dialect, err, true)
@@ -237,7 +237,7 @@ func (x *execution) attempt(ctx context.Context, conn driver.Conn, call delivery
 		return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
 	}
 	return c.withReceipt(ctx, conn, &x.unit, func() attempt.Outcome {
-		return attempt.Apply(ctx, c.dialect, conn, []delivery.Call{call}, &x.unit, c.receipts, x.rows)
+		return attempt.Apply(ctx, c.dialect, conn, []dialect.Call{call}, &x.unit, c.receipts, x.rows)
 	})
 }
 
@@ -292,9 +292,9 @@ func (c *connector) unlocated(err error) error {
 // unreachable target does not: the attempts will meet that error, and look for the table
 // themselves.
 func (c *connector) needsReceipts(err error) bool {
-	var table *delivery.ReceiptTableError
+	var table *dialect.ReceiptTableError
 	var elsewhere *attempt.SchemaError
-	var rights *delivery.ReceiptRightsError
+	var rights *dialect.ReceiptRightsError
 	return errors.As(err, &table) || errors.As(err, &elsewhere) || errors.As(err, &rights) ||
 		// An entry written all the same would not name the place of its receipt.
 		errors.Is(err, ErrNotLogged) && !c.cfg.RunUnlogged || leavesReceipts(c.dialect, c.target.DataSource) != nil
@@ -326,13 +326,13 @@ func (c *connector) sameSession(ctx context.Context, conn driver.Conn, u *txlog.
 	}
 	switch has := s.Facts.Session; {
 	case u.Session != "":
-		return &delivery.SessionError{Entry: u.Session, Has: has}
+		return &dialect.SessionError{Entry: u.Session, Has: has}
 	case u.Lease.Deadline.IsZero() && !u.AtOnce: // it is not in the log, or not yet
 		u.Session = has
 		return nil
 	default:
 		if err := c.cfg.Storage.Locate(ctx, u, u.Place, has); err != nil {
-			return attempt.Certain(fmt.Errorf("bed: not sent, could not record in the log what the session is: %w", err), delivery.Unreachable)
+			return attempt.Certain(fmt.Errorf("bed: not sent, could not record in the log what the session is: %w", err), dialect.Unreachable)
 		}
 		return nil
 	}
@@ -352,7 +352,7 @@ func isParked(err error) bool {
 
 // store turns a statement into its stored form. Every attempt sends args, and the log keeps them
 // too, so a Valuer is asked once. If it returns an error, nothing ran.
-func (c *connector) store(call delivery.Call) (s txlog.Statement, args []driver.NamedValue, err error) {
+func (c *connector) store(call dialect.Call) (s txlog.Statement, args []driver.NamedValue, err error) {
 	args, err = storable(c.dialect, call)
 	if err == nil {
 		s.SQL, s.Prepared, s.Required = call.SQL, call.Prepared, call.Required
@@ -364,9 +364,9 @@ func (c *connector) store(call delivery.Call) (s txlog.Statement, args []driver.
 	return s, args, nil
 }
 
-// storable turns the call's arguments into a storable form: see delivery.Dialect.Storable. It
+// storable turns the call's arguments into a storable form: see dialect.Dialect.Storable. It
 // copies the list only to change it.
-func storable(d *delivery.Dialect, call delivery.Call) ([]driver.NamedValue, error) {
+func storable(d *dialect.Dialect, call dialect.Call) ([]driver.NamedValue, error) {
 	args := call.Args
 	if d.Storable == nil {
 		return args, nil

@@ -16,6 +16,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -326,7 +327,7 @@ func newSetNamed(t *testing.T, f *fakeDriver, name string, change ...func(*bedsq
 	return s
 }
 
-var fakeDialect = &delivery.Dialect{Name: "fake", ReceiptDuplicate: func(error, string) bool { return false }}
+var fakeDialect = &dialect.Dialect{Name: "fake", ReceiptDuplicate: func(error, string) bool { return false }}
 
 func testConfig(s txlog.Storage) (bedsql.Config, *logtest.Hook) {
 	logger, hook := logtest.NewNullLogger()

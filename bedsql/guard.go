@@ -8,8 +8,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // GuardPolicy is the policy for a write that is not idempotent by its text:
@@ -63,7 +63,7 @@ type guard struct {
 	known, warned map[uint64]struct{}
 }
 
-func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
+func newGuard(cfg *Config, d *dialect.Dialect, log logrus.FieldLogger) *guard {
 	return &guard{
 		policy: cfg.Guard, flavor: d.Flavor, counters: cfg.Counters, log: log,
 		seed: maphash.MakeSeed(), known: make(map[uint64]struct{}), warned: make(map[uint64]struct{}),

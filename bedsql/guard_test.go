@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -204,7 +205,7 @@ func mysqlSet(t *testing.T, change ...func(*bedsql.Config)) *set {
 	for _, c := range change {
 		c(&s.cfg)
 	}
-	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &delivery.Dialect{Name: "fake", Flavor: txlog.FlavorMySQL, GeneratedIDs: true}}, s.cfg)
+	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &dialect.Dialect{Name: "fake", Flavor: txlog.FlavorMySQL, GeneratedIDs: true}}, s.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -484,7 +484,7 @@ func (h *home) unwritten(c *connector, err error) error {
 		}
 		return e
 	case errors.Is(err, txlog.ErrUnstorable):
-		return attempt.Certain(fmt.Errorf("bed: the write was neither logged nor sent, the transaction log can never take it: %w", err), delivery.Refused)
+		return attempt.Certain(fmt.Errorf("bed: the write was neither logged nor sent, the transaction log can never take it: %w", err), dialect.Refused)
 	}
 	return &NotLoggedError{DataSource: c.target.DataSource, Cause: err}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -44,11 +44,11 @@ func (w *keyedWrite) claim(ctx context.Context, c *Conn, inner driver.Tx) (*keye
 		return kt, out
 	}
 	if err := found.OfAnother(&kt.unit); err != nil {
-		return kt, attempt.Outcome{Class: delivery.Refused, Err: err}
+		return kt, attempt.Outcome{Class: dialect.Refused, Err: err}
 	}
 	var err error
 	if kt.replay, err = attempt.ReadAnswer(found.Result); err != nil {
-		return kt, attempt.Outcome{Class: delivery.Refused, Err: because(ErrRowsUnknown, err)}
+		return kt, attempt.Outcome{Class: dialect.Refused, Err: because(ErrRowsUnknown, err)}
 	}
 	return kt, out
 }

@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // To a broker each message is a unit of its own, with the message's id. A broker has no local
@@ -18,7 +18,7 @@ import (
 
 // message applies s to a message, whose id is its first argument. It returns an error for settings
 // that make no sense for a message.
-func (s *scope) message(call *delivery.Call) error {
+func (s *scope) message(call *dialect.Call) error {
 	keyed := s.key != nil || s.soft != nil && s.soft.key != nil
 	switch {
 	case s.required.Given():

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -16,7 +16,7 @@ var (
 	// ErrOvertaken is matched by the error of a write under an order key after delivery of a later
 	// one. An operator had this one skipped, or its writer stalled for longer than its lease. It
 	// is not applied.
-	ErrOvertaken = delivery.ErrOvertaken
+	ErrOvertaken = dialect.ErrOvertaken
 	// ErrOrderUnusable is matched by the error of a write that cannot be kept in the order
 	// of its key. It was not sent.
 	ErrOrderUnusable = errors.New("bed: the order key cannot be used for this write")

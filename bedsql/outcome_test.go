@@ -16,8 +16,8 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -27,39 +27,39 @@ var exported = map[string]struct {
 	err  error
 	want Outcome
 }{
-	"bedsql.ErrPending":           {ErrPending, OutcomeAccepted},
-	"bedsql.ErrNotLogged":         {ErrNotLogged, OutcomeNotAccepted},
-	"bedsql.ErrUnknownOutcome":    {ErrUnknownOutcome, OutcomeUnknown},
-	"bedsql.ErrNested":            {ErrNested, OutcomeRefused},
-	"bedsql.ErrEnded":             {ErrEnded, OutcomeRefused},
-	"bedsql.ErrStaged":            {ErrStaged, OutcomeRefused},
-	"bedsql.ErrKeyReused":         {ErrKeyReused, OutcomeRefused},
-	"bedsql.ErrOvertaken":         {ErrOvertaken, OutcomeRefused},
-	"bedsql.ErrOrderUnusable":     {ErrOrderUnusable, OutcomeRefused},
-	"bedsql.ErrKeyUnusable":       {ErrKeyUnusable, OutcomeRefused},
-	"bedsql.ErrNotIdempotent":     {ErrNotIdempotent, OutcomeRefused},
-	"bedsql.ErrPinned":            {ErrPinned, OutcomeRefused},
-	"bedsql.ErrTransactionLost":   {because(ErrTransactionLost, io.ErrUnexpectedEOF), OutcomeNotAccepted},
-	"bedsql.ErrRolledBack":        {ErrRolledBack, OutcomeNotAccepted},
-	"bedsql.ErrNotCommitted":      {ErrNotCommitted, OutcomeUnknown},
-	"bedsql.LogElsewhereError":    {&LogElsewhereError{Cause: answer("42501")}, OutcomeRefused},
-	"bedsql.ErrRowsUnknown":       {because(ErrRowsUnknown, context.Canceled), OutcomeDelivered},
-	"bedsql.PendingError":         {&PendingError{Cause: errors.Join(context.Canceled, answer("23505"))}, OutcomeAccepted},
-	"bedsql.NotLoggedError":       {&NotLoggedError{Cause: io.EOF, Attempt: answer("23505")}, OutcomeNotAccepted},
-	"bedsql.UnknownOutcomeError":  {&UnknownOutcomeError{Cause: context.Canceled}, OutcomeUnknown},
-	"bedsql.RefusedError":         {&RefusedError{Cause: answer("40001")}, OutcomeRefused},
-	"bedsql.RowsError":            {&RowsError{Want: 1}, OutcomeRefused},
-	"bedsql.CompensatedError":     {&CompensatedError{Cause: answer("40001")}, OutcomeCompensated},
-	"bedsql.EndError":             {&EndError{Errors: []error{&RefusedError{Cause: io.EOF}, &PendingError{Cause: io.EOF}}}, OutcomePartlyRefused},
-	"delivery.ErrVoided":          {delivery.ErrVoided, OutcomeNotAccepted},
-	"delivery.ErrKeyReused":       {delivery.ErrKeyReused, OutcomeRefused},
-	"delivery.ErrOvertaken":       {delivery.ErrOvertaken, OutcomeRefused},
-	"delivery.ReceiptTableError":  {&delivery.ReceiptTableError{Err: io.EOF}, OutcomeRefused},
-	"delivery.RowsError":          {&delivery.RowsError{Want: 1}, OutcomeRefused},
-	"delivery.SessionError":       {&delivery.SessionError{}, OutcomeNotAccepted},
-	"delivery.ReceiptRightsError": {&delivery.ReceiptRightsError{Err: io.EOF}, OutcomeRefused},
-	"txlog.ParamError":            {&txlog.ParamError{Err: io.EOF}, OutcomeRefused},
-	"txlog.ErrUnstorable":         {txlog.ErrUnstorable, OutcomeRefused},
+	"bedsql.ErrPending":          {ErrPending, OutcomeAccepted},
+	"bedsql.ErrNotLogged":        {ErrNotLogged, OutcomeNotAccepted},
+	"bedsql.ErrUnknownOutcome":   {ErrUnknownOutcome, OutcomeUnknown},
+	"bedsql.ErrNested":           {ErrNested, OutcomeRefused},
+	"bedsql.ErrEnded":            {ErrEnded, OutcomeRefused},
+	"bedsql.ErrStaged":           {ErrStaged, OutcomeRefused},
+	"bedsql.ErrKeyReused":        {ErrKeyReused, OutcomeRefused},
+	"bedsql.ErrOvertaken":        {ErrOvertaken, OutcomeRefused},
+	"bedsql.ErrOrderUnusable":    {ErrOrderUnusable, OutcomeRefused},
+	"bedsql.ErrKeyUnusable":      {ErrKeyUnusable, OutcomeRefused},
+	"bedsql.ErrNotIdempotent":    {ErrNotIdempotent, OutcomeRefused},
+	"bedsql.ErrPinned":           {ErrPinned, OutcomeRefused},
+	"bedsql.ErrTransactionLost":  {because(ErrTransactionLost, io.ErrUnexpectedEOF), OutcomeNotAccepted},
+	"bedsql.ErrRolledBack":       {ErrRolledBack, OutcomeNotAccepted},
+	"bedsql.ErrNotCommitted":     {ErrNotCommitted, OutcomeUnknown},
+	"bedsql.LogElsewhereError":   {&LogElsewhereError{Cause: answer("42501")}, OutcomeRefused},
+	"bedsql.ErrRowsUnknown":      {because(ErrRowsUnknown, context.Canceled), OutcomeDelivered},
+	"bedsql.PendingError":        {&PendingError{Cause: errors.Join(context.Canceled, answer("23505"))}, OutcomeAccepted},
+	"bedsql.NotLoggedError":      {&NotLoggedError{Cause: io.EOF, Attempt: answer("23505")}, OutcomeNotAccepted},
+	"bedsql.UnknownOutcomeError": {&UnknownOutcomeError{Cause: context.Canceled}, OutcomeUnknown},
+	"bedsql.RefusedError":        {&RefusedError{Cause: answer("40001")}, OutcomeRefused},
+	"bedsql.RowsError":           {&RowsError{Want: 1}, OutcomeRefused},
+	"bedsql.CompensatedError":    {&CompensatedError{Cause: answer("40001")}, OutcomeCompensated},
+	"bedsql.EndError":            {&EndError{Errors: []error{&RefusedError{Cause: io.EOF}, &PendingError{Cause: io.EOF}}}, OutcomePartlyRefused},
+	"dialect.ErrVoided":          {dialect.ErrVoided, OutcomeNotAccepted},
+	"dialect.ErrKeyReused":       {dialect.ErrKeyReused, OutcomeRefused},
+	"dialect.ErrOvertaken":       {dialect.ErrOvertaken, OutcomeRefused},
+	"dialect.ReceiptTableError":  {&dialect.ReceiptTableError{Err: io.EOF}, OutcomeRefused},
+	"dialect.RowsError":          {&dialect.RowsError{Want: 1}, OutcomeRefused},
+	"dialect.SessionError":       {&dialect.SessionError{}, OutcomeNotAccepted},
+	"dialect.ReceiptRightsError": {&dialect.ReceiptRightsError{Err: io.EOF}, OutcomeRefused},
+	"txlog.ParamError":           {&txlog.ParamError{Err: io.EOF}, OutcomeRefused},
+	"txlog.ErrUnstorable":        {txlog.ErrUnstorable, OutcomeRefused},
 }
 
 // insideOnly are exported errors of txlog that reach a caller as the cause of another
@@ -83,7 +83,7 @@ func TestEveryExportedErrorHasAnOutcome(t *testing.T) {
 	for _, name := range insideOnly {
 		known[name] = true
 	}
-	for pkg, dir := range map[string]string{"bedsql": ".", "delivery": "../listener/delivery", "txlog": "../txlog"} {
+	for pkg, dir := range map[string]string{"bedsql": ".", "dialect": "../internal/dialect", "txlog": "../txlog"} {
 		for _, name := range exportedErrors(t, dir) {
 			if name = pkg + "." + name; !known[name] {
 				t.Errorf("%s is exported, and it is not decided what OutcomeOf says of it", name)
@@ -181,7 +181,7 @@ func TestOutcomeOfWhatIsNotOfThisPackage(t *testing.T) {
 		{&EndError{Errors: []error{&PendingError{Cause: answer("23505"), Compensating: true, Parked: true}}}, OutcomeCompensated},
 		{errNotLookedFor, OutcomeRefused},
 		{fmt.Errorf("bed: nothing was run: %w", &txlog.ParamError{Err: io.EOF}), OutcomeRefused},
-		{attempt.Certain(io.EOF, delivery.Unreachable), OutcomeNotAccepted},
+		{attempt.Certain(io.EOF, dialect.Unreachable), OutcomeNotAccepted},
 		{because(ErrStaged, context.Canceled), OutcomeRefused},
 	} {
 		if got := OutcomeOf(c.err); got != c.want {
@@ -256,7 +256,7 @@ func TestCountersAndEventsSayWhatOutcomeOfSays(t *testing.T) {
 		{&RefusedError{Cause: io.EOF}, "parked", func(n *Counters) uint64 { return n.Refused.Load() }},
 		{&RowsError{Want: 1}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
 		{&NotLoggedError{Cause: io.EOF}, "not_logged", func(n *Counters) uint64 { return n.NotLogged.Load() }},
-		{delivery.ErrVoided, "not_accepted", func(n *Counters) uint64 { return n.NotLogged.Load() }},
+		{dialect.ErrVoided, "not_accepted", func(n *Counters) uint64 { return n.NotLogged.Load() }},
 		{&UnknownOutcomeError{Log: txlog.ErrInDoubt}, "unknown", func(n *Counters) uint64 { return n.UnknownOutcome.Load() }},
 		{errors.New("bed: nobody has said what this means"), "unknown", func(n *Counters) uint64 { return n.UnknownOutcome.Load() }},
 	} {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // Bounds of a connector's own connections.
@@ -90,7 +90,7 @@ func (p *connPool) on(ctx context.Context, checked bool, f func(driver.Conn) att
 			}
 			conn.used = true
 			out = f(&conn.Session)
-			var other *delivery.SessionError
+			var other *dialect.SessionError
 			if out.ConnLost || errors.As(out.Err, &other) || readOnly != nil && out.Err != nil && readOnly(out.Err) {
 				return driver.ErrBadConn // the pool drops it
 			}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/removal"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -29,7 +29,7 @@ func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.U
 	case attempt.NoReceipts(c.dialect, c.receipts, out.Err):
 		c.receiptPlace.Store(nil)
 		out.Err = attempt.NoReceiptTable(c.dialect, c.receipts, out.Err)
-		out.Class = delivery.Retryable
+		out.Class = dialect.Retryable
 	default:
 		out.Err = attempt.ReceiptRights(ctx, c.dialect, conn, c.receipts, out.Err)
 	}
@@ -51,7 +51,7 @@ func (c *connector) withReceipt(ctx context.Context, conn driver.Conn, u *txlog.
 	if u.Place == "" && place.name != "" {
 		// A job that looks elsewhere would not see this attempt's receipt.
 		if err := c.cfg.Storage.Locate(ctx, u, place.name, u.Session); err != nil {
-			return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("bed: not sent, could not record in the log where its receipt will be: %w", err)}
+			return attempt.Outcome{Class: dialect.Unreachable, Err: fmt.Errorf("bed: not sent, could not record in the log where its receipt will be: %w", err)}
 		}
 	}
 	out := run()

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -21,7 +21,7 @@ type unmet struct {
 }
 
 // require is the requirement in the scope for a write.
-func (s scope) require(call *delivery.Call) error {
+func (s scope) require(call *dialect.Call) error {
 	if n, _ := s.required.Rows(); n < 0 {
 		return fmt.Errorf("bed: the write was not sent: RequireRows and AtLeastRows take a number from 0, not %d", n)
 	}
@@ -69,7 +69,7 @@ func (t *localTx) require(ctx context.Context, s statement) (r attempt.Reply, be
 		r.Rows = out.Rows
 	}
 	r.Result = out.Result
-	return r, out.Class == delivery.Unreachable, out.Err
+	return r, out.Class == dialect.Unreachable, out.Err
 }
 
 func isUnmet(err error) bool {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -167,7 +167,7 @@ func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (e
 // First implements besteffort.Attempts.
 func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 	if u.behind != nil {
-		return attempt.Outcome{Class: delivery.Unreachable, Err: u.behind}
+		return attempt.Outcome{Class: dialect.Unreachable, Err: u.behind}
 	}
 	return u.c.pool.on(ctx, false, func(conn driver.Conn) attempt.Outcome {
 		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // said finds the translated texts in templates and in code.
@@ -77,7 +77,7 @@ func texts(t *testing.T) []string {
 		all = append(all, r.text)
 	}
 	all = append(all, "caller", "sync retry", "async job")
-	for class := delivery.Unknown; class <= delivery.Unclassified; class++ {
+	for class := dialect.Unknown; class <= dialect.Unclassified; class++ {
 		all = append(all, class.String())
 	}
 	slices.Sort(all)

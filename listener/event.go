@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // EventType is the point of an execution that an event reports.
@@ -81,7 +81,7 @@ type Attempt struct {
 	Took  time.Duration
 	// Err is the driver's error, nil after a delivery, and Class its meaning.
 	Err   error
-	Class delivery.Class
+	Class dialect.Class
 }
 
 // Event reports one attempt to deliver one unit, or a change of the unit. It may be missing:
@@ -118,7 +118,7 @@ type Event struct {
 	// Answered. In Answered it is the caller's error.
 	Err error
 	// Class is the meaning of Err.
-	Class delivery.Class
+	Class dialect.Class
 	// Assumed is set for a success concluded from a duplicate key after an attempt with an
 	// unknown outcome.
 	Assumed bool

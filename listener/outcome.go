@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -85,9 +85,9 @@ func outcomeOf(err error) (o Outcome, known bool) {
 		return OutcomeAccepted, true
 	case *CompensatedError:
 		return OutcomeCompensated, true
-	case *RefusedError, *txlog.ParamError, *delivery.ReceiptTableError, *delivery.ReceiptRightsError:
+	case *RefusedError, *txlog.ParamError, *dialect.ReceiptTableError, *dialect.ReceiptRightsError:
 		return OutcomeRefused, true
-	case interface{ Certainly() delivery.Class }:
+	case interface{ Certainly() dialect.Class }:
 		return ofClass(e.Certainly()), true
 	}
 	for _, s := range sentinels {
@@ -119,8 +119,8 @@ func outcomeOf(err error) (o Outcome, known bool) {
 			return Together(inside...), true
 		}
 	}
-	class := delivery.ClassOf(err)
-	return ofClass(class), class != delivery.Unknown
+	class := dialect.ClassOf(err)
+	return ofClass(class), class != dialect.Unknown
 }
 
 // Together returns the outcome of several writes; there may be none.
@@ -149,11 +149,11 @@ func Together(all ...Outcome) Outcome {
 	}
 }
 
-func ofClass(c delivery.Class) Outcome {
+func ofClass(c dialect.Class) Outcome {
 	switch c {
-	case delivery.Refused, delivery.Duplicate:
+	case dialect.Refused, dialect.Duplicate:
 		return OutcomeRefused
-	case delivery.Retryable, delivery.Contention, delivery.Unreachable:
+	case dialect.Retryable, dialect.Contention, dialect.Unreachable:
 		return OutcomeNotAccepted
 	default:
 		return OutcomeUnknown

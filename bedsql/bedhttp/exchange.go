@@ -13,8 +13,8 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // exchange is one request under a key, and its response.
@@ -257,7 +257,7 @@ func whyNotCommitted(err error) problem {
 	case bedsql.OutcomeUnknown, bedsql.OutcomeAccepted:
 		return unknown
 	case bedsql.OutcomeRefused:
-		if delivery.MistakeOf(err) {
+		if dialect.MistakeOf(err) {
 			return broken
 		}
 		return refused

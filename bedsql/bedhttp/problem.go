@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // problem is an answer of the middleware's own, as application/problem+json (RFC 9457).
@@ -108,7 +108,7 @@ const mistake = "Nothing of it is applied. The service has made a mistake."
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: StatusOf(o), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
-	if o == bedsql.OutcomeRefused && delivery.MistakeOf(err) {
+	if o == bedsql.OutcomeRefused && dialect.MistakeOf(err) {
 		p.Status, p.Detail = http.StatusInternalServerError, mistake
 	}
 	q, _ := r.Context().Value(requestKey{}).(*request)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // compounds runs several statements as one compound statement. MariaDB supports these
@@ -39,7 +39,7 @@ const minMajor, minMinor = 10, 6
 // atomic implements Dialect.Atomic. Errors keep the server's number, SQLSTATE and message.
 // The session ends up as after the separate statements, except for ROW_COUNT(), FOUND_ROWS()
 // and SHOW WARNINGS, which are about the compound.
-func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []dialect.Call) ([]driver.Result, bool, error) {
 	if results, ready, err := c.prepared(ctx, conn, calls); ready {
 		return results, true, err
 	}
@@ -72,7 +72,7 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 
 // compoundRow reads the row of a compound. It comes after the COMMIT: despite a later
 // failure, the work is done.
-func compoundRow(calls []delivery.Call, writes []*write, rows driver.Rows) ([]driver.Result, error) {
+func compoundRow(calls []dialect.Call, writes []*write, rows driver.Rows) ([]driver.Result, error) {
 	defer func() { _ = rows.Close() }()
 	row := make([]driver.Value, len(rows.Columns()))
 	err := rows.Next(row)
@@ -86,7 +86,7 @@ func compoundRow(calls []delivery.Call, writes []*write, rows driver.Rows) ([]dr
 }
 
 // commitWith implements Dialect.CommitWith.
-func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (bool, error) {
+func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []dialect.Call) (bool, error) {
 	writes, ok := c.prepare(calls)
 	if !ok {
 		return false, nil
@@ -103,7 +103,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 }
 
 // prepare reads the calls for a compound; false if the calls or the server do not allow one.
-func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
+func (c *compounds) prepare(calls []dialect.Call) ([]*write, bool) {
 	if len(calls) == 0 || len(calls) > maxCompoundCalls || !c.known.Load() {
 		return nil, false
 	}
@@ -154,7 +154,7 @@ func notRun(err error) bool {
 
 // leaveNoneOpen ensures that no transaction is left open after a failed compound, and adds
 // to its error the missing information.
-func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call, err error, before bool) error {
+func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err error, before bool) error {
 	var server *mysql.MySQLError
 	switch {
 	case before:
@@ -196,7 +196,7 @@ func cutOff(err *mysql.MySQLError) bool { return err.Number == 1047 } // ER_UNKN
 
 // unwritten reports whether the receipt among calls is certainly missing, so that their
 // transaction was rolled back.
-func unwritten(ctx context.Context, conn driver.Conn, calls []delivery.Call) bool {
+func unwritten(ctx context.Context, conn driver.Conn, calls []dialect.Call) bool {
 	for _, call := range calls {
 		table, ok := attempt.ReceiptTable(call.SQL)
 		if !ok || len(call.Args) == 0 {
@@ -237,7 +237,7 @@ func stops(err *mysql.MySQLError) bool {
 // notSent marks err as met before the write was sent, unless it is an answer.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
-func inDoubt(err error) error { return attempt.Certain(err, delivery.Unknown) }
+func inDoubt(err error) error { return attempt.Certain(err, dialect.Unknown) }
 
 // result is the result of one statement in a compound.
 type result struct{ rows, id int64 }
@@ -245,7 +245,7 @@ type result struct{ rows, id int64 }
 func (r result) LastInsertId() (int64, error) { return r.id, nil }
 func (r result) RowsAffected() (int64, error) { return r.rows, nil }
 
-func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) []driver.Result {
+func atomicResults(calls []dialect.Call, writes []*write, row []driver.Value) []driver.Result {
 	results := make([]driver.Result, len(calls))
 	take := func() int64 {
 		if len(row) == 0 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 func TestAtomicAnswersAsTheDriverDoes(t *testing.T) {
@@ -197,7 +197,7 @@ func receiptsDuplicateIsToldByItsKey(t *testing.T, way string) {
 				}
 				for _, value := range []string{"('x'' for key ''bed_receipt_id', 2)", "('y', 1)", "('o', 6)"} {
 					_, err := e.c.ExecContext(context.Background(), "INSERT INTO d VALUES "+value)
-					classIs(t, value, err, delivery.Duplicate)
+					classIs(t, value, err, dialect.Duplicate)
 					if isReceiptDuplicate(err, "r") {
 						t.Errorf("%s: %v is said to be the receipt's", language, err)
 					}

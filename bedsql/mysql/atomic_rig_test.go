@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // exactlyOnce is a database with the table of receipts and one connection to
@@ -21,7 +21,7 @@ type exactlyOnce struct {
 	t      *testing.T
 	target testdb.DB
 	pool   *sql.DB
-	d      *delivery.Dialect
+	d      *dialect.Dialect
 	c      *sql.Conn
 }
 
@@ -76,7 +76,7 @@ func (e *exactlyOnce) greet() {
 const asPrepared = "prepared"
 
 // preparing is a dialect with a session for each connection.
-func preparing(t *testing.T, dsn string) *delivery.Dialect {
+func preparing(t *testing.T, dsn string) *dialect.Dialect {
 	t.Helper()
 	cfg, _, err := readDSN(dsn)
 	if err != nil {
@@ -85,7 +85,7 @@ func preparing(t *testing.T, dsn string) *delivery.Dialect {
 	d := dialectOf(&compounds{prepareFrom: 1}, cfg)
 	var sessions sync.Map
 	atomic := d.Atomic
-	d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+	d.Atomic = func(ctx context.Context, conn driver.Conn, calls []dialect.Call) ([]driver.Result, bool, error) {
 		s, _ := sessions.LoadOrStore(conn, &attempt.Session{Conn: conn})
 		return atomic(ctx, s.(*attempt.Session), calls)
 	}
@@ -103,8 +103,8 @@ func bothWays(t *testing.T, test func(t *testing.T, way string)) {
 	}
 }
 
-func call(text string, args ...any) delivery.Call {
-	c := delivery.Call{SQL: text}
+func call(text string, args ...any) dialect.Call {
+	c := dialect.Call{SQL: text}
 	for i, v := range args {
 		c.Args = append(c.Args, driver.NamedValue{Ordinal: i + 1, Value: v})
 	}
@@ -115,9 +115,9 @@ const writeReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creati
 
 const writePlainReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, creation_time + ?)`
 
-func receipt(id string) delivery.Call { return plainReceipt(id, "log", 1000) }
+func receipt(id string) dialect.Call { return plainReceipt(id, "log", 1000) }
 
-func plainReceipt(id, log string, keep int64) delivery.Call {
+func plainReceipt(id, log string, keep int64) dialect.Call {
 	return call(writePlainReceipt, id, "unit", log, keep)
 }
 
@@ -131,13 +131,13 @@ func raw(t *testing.T, c *sql.Conn, f func(driver.Conn)) {
 	}
 }
 
-func atomicOn(t *testing.T, d *delivery.Dialect, c *sql.Conn, calls ...delivery.Call) (results []driver.Result, handled bool, err error) {
+func atomicOn(t *testing.T, d *dialect.Dialect, c *sql.Conn, calls ...dialect.Call) (results []driver.Result, handled bool, err error) {
 	t.Helper()
 	raw(t, c, func(dc driver.Conn) { results, handled, err = d.Atomic(context.Background(), dc, calls) })
 	return results, handled, err
 }
 
-func (e *exactlyOnce) atomic(calls ...delivery.Call) ([]driver.Result, error) {
+func (e *exactlyOnce) atomic(calls ...dialect.Call) ([]driver.Result, error) {
 	e.t.Helper()
 	results, handled, err := atomicOn(e.t, e.d, e.c, calls...)
 	if !handled {
@@ -146,7 +146,7 @@ func (e *exactlyOnce) atomic(calls ...delivery.Call) ([]driver.Result, error) {
 	return results, err
 }
 
-func (e *exactlyOnce) commitWith(calls ...delivery.Call) (handled bool, err error) {
+func (e *exactlyOnce) commitWith(calls ...dialect.Call) (handled bool, err error) {
 	e.t.Helper()
 	raw(e.t, e.c, func(dc driver.Conn) { handled, err = e.d.CommitWith(context.Background(), dc, calls) })
 	return handled, err

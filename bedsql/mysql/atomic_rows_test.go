@@ -4,9 +4,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -32,7 +32,7 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 			direct := testdb.MySQL(t)
 			proxy := testproxy.New(t, direct.Addr())
 			e := receiptfulOn(t, direct, direct.Via(proxy.Addr()), test.param, stock, "INSERT INTO stock VALUES (1, 10)")
-			calls := func(id string, r txlog.Requirement) (all []delivery.Call) {
+			calls := func(id string, r txlog.Requirement) (all []dialect.Call) {
 				if receipted {
 					all = append(all, receipt(id))
 				}
@@ -55,8 +55,8 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 			}
 			before := e.int("SELECT n FROM stock")
 			_, err := e.atomic(calls("unmet", test.unmet)...)
-			var rows *delivery.RowsError
-			if !errors.As(err, &rows) || rows.Got != test.got || e.d.Class(err) != delivery.Refused {
+			var rows *dialect.RowsError
+			if !errors.As(err, &rows) || rows.Got != test.got || e.d.Class(err) != dialect.Refused {
 				t.Errorf("%s %s under %v: %v, want a RowsError of %d", test.param, test.text, test.unmet, err, test.got)
 			}
 			if n := e.int("SELECT n FROM stock"); n != before {
@@ -79,7 +79,7 @@ func TestAtomicCountsRowsAsTheDSNSays(t *testing.T) {
 			t.Errorf("%q, requiring %d: %v", param, got, err)
 		}
 		write.Required = txlog.Exactly(1 - got)
-		if _, err := e.atomic(write); e.d.Class(err) != delivery.Refused {
+		if _, err := e.atomic(write); e.d.Class(err) != dialect.Refused {
 			t.Errorf("%q, requiring %d: %v, want it refused", param, 1-got, err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestAtomicTriggerSignalIsNoRowsError(t *testing.T) {
 	write := call("UPDATE stock SET n = 11")
 	write.Required = txlog.Exactly(1)
 	_, err := e.atomic(write)
-	var rows *delivery.RowsError
+	var rows *dialect.RowsError
 	if err == nil || errors.As(err, &rows) {
 		t.Errorf("%v, want the trigger's error", err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -26,24 +26,24 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 		t.Run(param, func(t *testing.T) {
 			t.Parallel()
 			e := receiptful(t, param, stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
-			good := []delivery.Call{
+			good := []dialect.Call{
 				receipt("r1"),
 				call("UPDATE stock SET n = n + ? WHERE id = ? -- comment", int64(1), int64(1)),
 				call("INSERT INTO stock VALUES (?, ?);", int64(3), int64(30)),
 				call("DELETE FROM stock WHERE id = 2"),
 			}
-			bad := []delivery.Call{
+			bad := []dialect.Call{
 				{},
 				call("UPDATE stock SET n = n - ? WHERE id = ?", int64(1000), int64(1)),
 				call("INSERT INTO stock VALUES (?, ?)", int64(1), int64(31)),
 				call("DELETE FROM stock WHERE id = 2 AND nothing = 1"),
 			}
 			for i := 1; i < len(good); i++ {
-				all := append([]delivery.Call(nil), good...)
+				all := append([]dialect.Call(nil), good...)
 				all[i] = bad[i]
-				for _, calls := range [][]delivery.Call{all, {good[0], bad[i]}} {
+				for _, calls := range [][]dialect.Call{all, {good[0], bad[i]}} {
 					_, err := e.atomic(calls...)
-					classes := []delivery.Class{0, delivery.Refused, delivery.Duplicate, delivery.Refused}
+					classes := []dialect.Class{0, dialect.Refused, dialect.Duplicate, dialect.Refused}
 					classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
 					if isReceiptDuplicate(err, "r1") || isReceiptBusy(err) {
 						t.Errorf("%v is said to be the receipt's", err)
@@ -67,9 +67,9 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			e.is("SELECT COUNT(*) FROM bed_receipt WHERE id = 'r1' AND keep_until = 1001 AND result IS NULL", 1)
 			e.readEnded()
 
-			for _, calls := range [][]delivery.Call{good, good[:2]} {
+			for _, calls := range [][]dialect.Call{good, good[:2]} {
 				_, err = e.atomic(calls...)
-				classIs(t, "the receipt is there", err, delivery.Duplicate)
+				classIs(t, "the receipt is there", err, dialect.Duplicate)
 				if !isReceiptDuplicate(err, "r1") || isReceiptBusy(err) {
 					t.Errorf("%v is not said to be the receipt's duplicate", err)
 				}
@@ -107,7 +107,7 @@ func TestCommitWith(t *testing.T) {
 
 			must(t, e.c, "ROLLBACK AND NO CHAIN")
 			_, err = e.commitWith(receipt("r3"))
-			classIs(t, "no transaction is open", err, delivery.Refused)
+			classIs(t, "no transaction is open", err, dialect.Refused)
 			e.noneOpen()
 			e.is("SELECT COUNT(*) FROM bed_receipt", 1)
 		})
@@ -127,7 +127,7 @@ func TestCommitWithAfterADriversTransaction(t *testing.T) {
 			if _, _, err := attempt.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := e.d.CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
+			if _, err := e.d.CommitWith(context.Background(), dc, []dialect.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
 				t.Fatal(i, err)
 			} else if err != nil {
 				if err := tx.Rollback(); err != nil {
@@ -200,7 +200,7 @@ func TestAtomicWhoseConnectionBreaksIsInDoubt(t *testing.T) {
 			if !handled || results != nil {
 				t.Errorf("handled %t: %v", handled, results)
 			}
-			classIs(t, "cut", err, delivery.Unknown)
+			classIs(t, "cut", err, dialect.Unknown)
 			e.c = conn(t, direct.Open(t))
 			want := int64(0)
 			if applied {
@@ -222,7 +222,7 @@ func TestPrepareThatBreaksSentNothing(t *testing.T) {
 	}
 	proxy.CutAfter(testproxy.Text("NOT ATOMIC"))
 	_, _, err := atomicOn(t, e.d, e.c, receipt("r"), call("UPDATE stock SET n = n - ?", int64(1)))
-	classIs(t, "cut while preparing", err, delivery.Unreachable)
+	classIs(t, "cut while preparing", err, dialect.Unreachable)
 }
 
 func TestKilledCompoundLeavesNothingOpen(t *testing.T) { bothWays(t, killedCompoundLeavesNothingOpen) }
@@ -234,7 +234,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 	id := e.int("SELECT CONNECTION_ID()")
 	must(t, e.c, "SET max_statement_time = 0.3")
 	_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = 12 WHERE id = 1"))
-	classIs(t, "max_statement_time", err, delivery.Retryable)
+	classIs(t, "max_statement_time", err, dialect.Retryable)
 	e.noneOpen()
 	must(t, e.c, "SET max_statement_time = 0")
 	for _, inTx := range []bool{false, true} {
@@ -253,7 +253,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 		}()
 		sessions.AwaitLock(t, e.pool, id)
 		must(t, e.pool, fmt.Sprintf("KILL QUERY %d", id))
-		classIs(t, "killed while it waited", <-done, delivery.Retryable)
+		classIs(t, "killed while it waited", <-done, dialect.Retryable)
 		e.noneOpen()
 	}
 	must(t, other, "ROLLBACK")
@@ -270,8 +270,8 @@ func TestStopIsInDoubtIfTheReceiptExists(t *testing.T) {
 	}
 	for _, number := range []uint16{1317, 1969} {
 		killed := &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte("70100")), Message: "stopped"}
-		for id, want := range map[string]delivery.Class{"there": delivery.Unknown, "absent": delivery.Retryable, "": delivery.Unknown} {
-			var calls []delivery.Call
+		for id, want := range map[string]dialect.Class{"there": dialect.Unknown, "absent": dialect.Retryable, "": dialect.Unknown} {
+			var calls []dialect.Call
 			if id != "" {
 				calls = append(calls, receipt(id))
 			}
@@ -293,8 +293,8 @@ func TestCutOffNodeLeavesTheOutcomeOpen(t *testing.T) {
 	e := receiptful(t, "")
 	notReady := &mysql.MySQLError{Number: 1047, SQLState: [5]byte([]byte("08S01")), Message: "WSREP has not yet prepared node for application use"}
 	raw(t, e.c, func(dc driver.Conn) {
-		err := leaveNoneOpen(t.Context(), dc, []delivery.Call{receipt("absent")}, notReady, false)
-		classIs(t, "cut off", err, delivery.Unknown)
+		err := leaveNoneOpen(t.Context(), dc, []dialect.Call{receipt("absent")}, notReady, false)
+		classIs(t, "cut off", err, dialect.Unknown)
 		if !errors.Is(err, notReady) || err.Error() != notReady.Error() {
 			t.Errorf("it does not unwrap to the server's error: %v", err)
 		}
@@ -352,11 +352,11 @@ func TestAtomicDoesNotTakeTooMuch(t *testing.T) {
 	t.Parallel()
 	c := new(compounds)
 	c.known.Store(true)
-	many := make([]delivery.Call, maxCompoundCalls+1)
+	many := make([]dialect.Call, maxCompoundCalls+1)
 	for i := range many {
 		many[i] = call("DELETE FROM t")
 	}
-	for name, calls := range map[string][]delivery.Call{
+	for name, calls := range map[string][]dialect.Call{
 		"no call":    {},
 		"many calls": many,
 		"long texts": {call("DELETE FROM t WHERE s = '" + strings.Repeat("x", maxCompoundText) + "'")},

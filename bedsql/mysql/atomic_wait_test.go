@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 func TestSecondReceiptWriterWaitsAndFindsIt(t *testing.T) {
@@ -67,13 +67,13 @@ func waitingForAReceiptIsToldFromWaitingForARow(t *testing.T, way string) {
 	must(t, other, "BEGIN", strings.NewReplacer("(?, ?, ?, ?, 1, 1 + ?, ?, ?)", "('r', 'u', 'l', 0, 1, 1, NULL, NULL)").Replace(writeReceipt),
 		"UPDATE stock SET n = 21 WHERE id = 2")
 	_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = n - 1 WHERE id = 1"))
-	classIs(t, "the receipt is locked", err, delivery.Contention)
+	classIs(t, "the receipt is locked", err, dialect.Contention)
 	if !isReceiptBusy(err) {
 		t.Errorf("%v is not said to be met on the receipt", err)
 	}
 	e.noneOpen()
 	_, err = e.atomic(receipt("r2"), call("UPDATE stock SET n = n - 1 WHERE id = 2"))
-	classIs(t, "the row is locked", err, delivery.Contention)
+	classIs(t, "the row is locked", err, dialect.Contention)
 	if isReceiptBusy(err) {
 		t.Errorf("%v is said to be met on the receipt", err)
 	}
@@ -106,7 +106,7 @@ func atomicDeadlockIsRetryable(t *testing.T, way string) {
 	must(t, other, "ROLLBACK")
 	err := <-done
 	if otherErr == nil {
-		classIs(t, "deadlock", err, delivery.Contention)
+		classIs(t, "deadlock", err, dialect.Contention)
 		if isReceiptBusy(err) {
 			t.Errorf("%v is said to be met on the receipt", err)
 		}

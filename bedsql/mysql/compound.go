@@ -10,7 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -54,16 +54,16 @@ type compound struct {
 	inline bool
 }
 
-func newCompound(calls []delivery.Call) *compound {
-	return &compound{inline: !slices.ContainsFunc(calls, func(c delivery.Call) bool { return len(c.Args) > 0 && !attempt.IsReceipt(c.SQL) })}
+func newCompound(calls []dialect.Call) *compound {
+	return &compound{inline: !slices.ContainsFunc(calls, func(c dialect.Call) bool { return len(c.Args) > 0 && !attempt.IsReceipt(c.SQL) })}
 }
 
 // atomic runs calls as one transaction and returns one row. It holds the affected rows of
 // each call but receipts, and the generated id of each INSERT. Both lists of names are in
 // the order of the calls.
-func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
+func (c *compound) atomic(calls []dialect.Call, writes []*write) *compound {
 	var selected []string
-	ids, required := false, slices.ContainsFunc(calls, func(c delivery.Call) bool { return c.Required.Given() })
+	ids, required := false, slices.ContainsFunc(calls, func(c dialect.Call) bool { return c.Required.Given() })
 	c.add("BEGIN NOT ATOMIC\n")
 	if required {
 		c.add("DECLARE ", messageVariable, " VARCHAR(128) CHARACTER SET ascii;\n")
@@ -130,7 +130,7 @@ func (c *compound) require(r txlog.Requirement, i int) {
 const rowsStop = "bed_rows: call "
 
 // rowsError returns the error for such a message.
-func rowsError(calls []delivery.Call, err *mysql.MySQLError) error {
+func rowsError(calls []dialect.Call, err *mysql.MySQLError) error {
 	var i int
 	var got int64
 	if text, ours := strings.CutPrefix(err.Message, rowsStop); !ours || err.Number != numSignal {
@@ -138,14 +138,14 @@ func rowsError(calls []delivery.Call, err *mysql.MySQLError) error {
 	} else if n, _ := fmt.Sscanf(text, "%d %d", &i, &got); n != 2 || i < 0 || i >= len(calls) || !calls[i].Required.Given() {
 		return nil
 	}
-	return delivery.Unmet(calls[i].Required, got)
+	return dialect.Unmet(calls[i].Required, got)
 }
 
 const numSignal = 1644 // ER_SIGNAL_EXCEPTION
 
 // plain runs first and then calls, and commits. It returns no row: the affected rows of a
 // compound are the sum over its statements.
-func (c *compound) plain(first string, calls []delivery.Call, writes []*write) *compound {
+func (c *compound) plain(first string, calls []dialect.Call, writes []*write) *compound {
 	c.add("BEGIN NOT ATOMIC\n")
 	c.begin()
 	c.add(first)
@@ -174,7 +174,7 @@ func (c *compound) add(parts ...string) {
 }
 
 // call adds a statement. The newline ends a comment at its end.
-func (c *compound) call(call delivery.Call, w *write) {
+func (c *compound) call(call dialect.Call, w *write) {
 	receipt := attempt.IsReceipt(call.SQL)
 	if receipt {
 		c.add(receiptGuard)

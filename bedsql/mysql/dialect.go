@@ -1,7 +1,7 @@
 package mysql
 
 import (
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 	"github.com/go-sql-driver/mysql"
 )
@@ -11,17 +11,17 @@ const name = "mysql"
 
 // newDialect returns the dialect of one data source; it holds the knowledge of the server
 // and its tables from their first use. cfg is the DSN; nil if unknown.
-func newDialect(cfg *mysql.Config) *delivery.Dialect {
+func newDialect(cfg *mysql.Config) *dialect.Dialect {
 	return dialectOf(&compounds{prepareFrom: defaultPrepareFrom}, cfg)
 }
 
-func dialectOf(c *compounds, cfg *mysql.Config) *delivery.Dialect {
+func dialectOf(c *compounds, cfg *mysql.Config) *dialect.Dialect {
 	c.binds = cfg != nil && !cfg.InterpolateParams
 	a := &asker{foreign: cfg == nil, learn: c.learn}
 	if cfg != nil {
 		a.home, a.names = cfg.DBName, namesOf(cfg)
 	}
-	return &delivery.Dialect{
+	return &dialect.Dialect{
 		Name:                name,
 		Flavor:              txlog.FlavorMySQL,
 		Classify:            classify,

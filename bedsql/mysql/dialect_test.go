@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -26,7 +26,7 @@ var (
 	conn = dialecttest.Conn
 )
 
-func classIs(t *testing.T, what string, err error, want delivery.Class) {
+func classIs(t *testing.T, what string, err error, want dialect.Class) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("%s: no error", what)
@@ -50,7 +50,7 @@ const schema = `CREATE TABLE t (
 func TestDialect(t *testing.T) {
 	dialecttest.Exercise(t, dialecttest.Kit{
 		Name: name, DB: testdb.MySQL, WithParam: withParam, Dialect: newDialect(nil), Target: Target, NewConnector: NewConnector, Neutral: neutral,
-		Code: func(code string) delivery.Class {
+		Code: func(code string) dialect.Class {
 			number, state, _ := strings.Cut(code, " ")
 			if len(number) == 2 { // a class of SQLSTATEs
 				number, state = "65000", number+"000"
@@ -74,7 +74,7 @@ func TestDialect(t *testing.T) {
 			}
 			return lists
 		},
-		BadConn: delivery.Unreachable,
+		BadConn: dialect.Unreachable,
 		Schema: []string{
 			schema, "CREATE TABLE child (id INT PRIMARY KEY, t INT NOT NULL, FOREIGN KEY (t) REFERENCES t (id)) ENGINE=InnoDB",
 			"INSERT INTO t (id, n, u) VALUES (1, 1, 1), (3, 1, 3)", "INSERT INTO child VALUES (1, 1)",

@@ -10,14 +10,14 @@ import (
 	"strconv"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/go-sql-driver/mysql"
 )
 
 // classify returns the class of a driver's error for a write. The error comes from a
 // statement on a live connection or from a dial.
-func classify(err error) delivery.Class {
-	if class, ok := delivery.CertainClass(err); ok {
+func classify(err error) dialect.Class {
+	if class, ok := dialect.CertainClass(err); ok {
 		return class
 	}
 	var server *mysql.MySQLError
@@ -31,35 +31,35 @@ func classify(err error) delivery.Class {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return delivery.Unreachable
+		return dialect.Unreachable
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) {
-		return delivery.Unreachable
+		return dialect.Unreachable
 	}
 	if dialects.BeginsWith(err, argumentErrors) {
-		return delivery.Refused
+		return dialect.Refused
 	}
 	// mysql.ErrInvalidConn, io.EOF, a timeout, the context's end, a malformed packet: the
 	// statement may have arrived.
-	return delivery.Unknown
+	return dialect.Unknown
 }
 
 // driverErrors are the driver's own errors from before the statement is sent.
 var driverErrors = []struct {
 	err   error
-	class delivery.Class
+	class dialect.Class
 }{
-	{driver.ErrBadConn, delivery.Unreachable}, // promised: nothing was sent
-	{mysql.ErrBusyBuffer, delivery.Unreachable},
-	{mysql.ErrPktTooLarge, delivery.Refused}, // checked before the first byte
+	{driver.ErrBadConn, dialect.Unreachable}, // promised: nothing was sent
+	{mysql.ErrBusyBuffer, dialect.Unreachable},
+	{mysql.ErrPktTooLarge, dialect.Refused}, // checked before the first byte
 	// With this configuration the handshake cannot succeed.
-	{mysql.ErrNoTLS, delivery.Refused},
-	{mysql.ErrCleartextPassword, delivery.Refused},
-	{mysql.ErrNativePassword, delivery.Refused},
-	{mysql.ErrOldPassword, delivery.Refused},
-	{mysql.ErrUnknownPlugin, delivery.Refused},
-	{mysql.ErrOldProtocol, delivery.Refused},
+	{mysql.ErrNoTLS, dialect.Refused},
+	{mysql.ErrCleartextPassword, dialect.Refused},
+	{mysql.ErrNativePassword, dialect.Refused},
+	{mysql.ErrOldPassword, dialect.Refused},
+	{mysql.ErrUnknownPlugin, dialect.Refused},
+	{mysql.ErrOldProtocol, dialect.Refused},
 }
 
 // argumentErrors are the beginnings of the driver's (or database/sql's) errors about

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -39,9 +39,9 @@ func TestServerRefusesWithoutPrivilege(t *testing.T) {
 		return limited
 	}
 	_, err := login("right", target.Name).Exec("INSERT INTO t (id, n) VALUES (1, 1)")
-	classIs(t, "no INSERT privilege", err, delivery.Refused)
-	classIs(t, "wrong password", login("wrong", target.Name).Ping(), delivery.Refused)
-	classIs(t, "no access to the database", login("right", "mysql").Ping(), delivery.Refused)
+	classIs(t, "no INSERT privilege", err, dialect.Refused)
+	classIs(t, "wrong password", login("wrong", target.Name).Ping(), dialect.Refused)
+	classIs(t, "no access to the database", login("right", "mysql").Ping(), dialect.Refused)
 	cfg, _ := mysql.ParseDSN(target.DSN)
 	cfg.DBName = target.Name + "_absent"
 	absent, err := sql.Open("mysql", cfg.FormatDSN())
@@ -49,7 +49,7 @@ func TestServerRefusesWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer absent.Close()
-	classIs(t, "unknown database", absent.Ping(), delivery.Refused)
+	classIs(t, "unknown database", absent.Ping(), dialect.Refused)
 }
 
 func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
@@ -63,14 +63,14 @@ func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
 	}
 	defer stmt.Close()
 	_, err = stmt.Exec(1)
-	classIs(t, "one argument of two, as database/sql says it", err, delivery.Refused)
+	classIs(t, "one argument of two, as database/sql says it", err, dialect.Refused)
 	small, err := sql.Open("mysql", withParam(target.DSN, "maxAllowedPacket=1024"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer small.Close()
 	_, err = small.Exec("INSERT INTO t (id, n, s) VALUES (1, 1, '" + strings.Repeat("x", 2000) + "')")
-	classIs(t, "a packet that the driver does not send", err, delivery.Refused)
+	classIs(t, "a packet that the driver does not send", err, dialect.Refused)
 
 	// This bypasses the driver's checks: the statement gets too few values.
 	c := conn(t, db)
@@ -81,9 +81,9 @@ func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
 		}
 		defer s.Close()
 		_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), []driver.NamedValue{{Ordinal: 1, Value: int64(1)}})
-		classIs(t, "one argument of two", err, delivery.Refused)
+		classIs(t, "one argument of two", err, dialect.Refused)
 		_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), []driver.NamedValue{{Ordinal: 1, Value: int64(1)}, {Ordinal: 2, Value: int32(1)}})
-		classIs(t, "a type that is none of the driver's", err, delivery.Refused)
+		classIs(t, "a type that is none of the driver's", err, dialect.Refused)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestPacketTooLargeForTheServerIsRefused(t *testing.T) {
 	_, err = large.Exec("INSERT INTO blobs VALUES ('" + strings.Repeat("x", limit+1000) + "')")
 	// The server answers with error 1153 and hangs up. If it hangs up while the packet is still
 	// being written, the error is unknown.
-	if c := classify(err); c != delivery.Refused && c != delivery.Unknown {
+	if c := classify(err); c != dialect.Refused && c != dialect.Unknown {
 		t.Errorf("%v is %v", err, c)
 	}
 }

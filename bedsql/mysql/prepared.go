@@ -13,7 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // Limits for the prepared statements of one connection.
@@ -63,7 +63,7 @@ type noticed struct {
 }
 
 // noticedAs returns the key of calls in memory.texts. No text contains a NUL, see readWrite.
-func noticedAs(calls []delivery.Call) string {
+func noticedAs(calls []dialect.Call) string {
 	write := calls[len(calls)-1]
 	if !write.Required.Given() && len(calls) == 2 {
 		return write.SQL
@@ -148,9 +148,9 @@ func (m *memory) release() {
 
 // prepared runs one write, after its receipt if any, as a compound that is prepared on the
 // connection; ready is false if there is none. conn need not be an *attempt.Session.
-func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
+func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []dialect.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
-	if !ok || !c.known.Load() || slices.ContainsFunc(calls[:len(calls)-1], func(c delivery.Call) bool { return !attempt.IsReceipt(c.SQL) }) {
+	if !ok || !c.known.Load() || slices.ContainsFunc(calls[:len(calls)-1], func(c dialect.Call) bool { return !attempt.IsReceipt(c.SQL) }) {
 		return nil, false, nil
 	}
 	write := calls[len(calls)-1]
@@ -195,7 +195,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 }
 
 // ready prepares the compound for a text. If that fails, the text is sent unprepared.
-func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n *noticed, calls []delivery.Call) bool {
+func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n *noticed, calls []dialect.Call) bool {
 	writes, ok := c.prepare(calls)
 	at := len(calls) - 1
 	if !ok || !writes[at].repeatable {
@@ -252,7 +252,7 @@ func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]
 	return []driver.Result{result{rows: 1}, result{rows: rows - 1}}, nil
 }
 
-func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args []driver.NamedValue) ([]driver.Result, error) {
+func queryPrepared(ctx context.Context, n *noticed, calls []dialect.Call, args []driver.NamedValue) ([]driver.Result, error) {
 	r, err := attempt.SendStmt(ctx, n.stmt, args, true)
 	if err != nil {
 		return nil, err
@@ -285,7 +285,7 @@ func (c *compounds) bindable(args []driver.NamedValue) bool {
 	return !differ || c.binds
 }
 
-func joinArgs(calls []delivery.Call) []driver.NamedValue {
+func joinArgs(calls []dialect.Call) []driver.NamedValue {
 	var args []driver.NamedValue
 	for _, c := range calls {
 		args = append(args, c.Args...)

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // asTheDriver runs a write with a receipt on e and bare on another database, and reports
@@ -99,12 +99,12 @@ func TestPreparedValuesMeanTheSameToTheDriver(t *testing.T) {
 func TestAPreparedReceiptIsWrittenAsItIs(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "prepared", "CREATE TABLE v (id INT PRIMARY KEY, n INT)", "INSERT INTO v VALUES (1, 0)")
-	keyed := func(id, fingerprint string) delivery.Call {
+	keyed := func(id, fingerprint string) dialect.Call {
 		return call(writeReceipt, id, "unit", "log", int64(0), int64(1000), fingerprint, nil)
 	}
 	var want []string
 	for i, c := range []struct {
-		receipt delivery.Call
+		receipt dialect.Call
 		holds   string
 	}{
 		{plainReceipt("a", "log", 1000), "a unit log 0 1 1001 NULL"},
@@ -157,7 +157,7 @@ func TestPreparedWritesFollowTheirTables(t *testing.T) {
 	t.Parallel()
 	const create = "CREATE TABLE v (id INT PRIMARY KEY AUTO_INCREMENT, n INT DEFAULT 3, s VARCHAR(20) DEFAULT 'd')"
 	tables := []string{create, "CREATE TABLE w LIKE v", "CREATE TABLE hist (id INT PRIMARY KEY AUTO_INCREMENT, n INT)", "CREATE VIEW vv AS SELECT * FROM v", "INSERT INTO v VALUES (1, 1, 'a'), (2, 2, 'b')", "INSERT INTO w VALUES (1, 1, 'a'), (3, 2, 'b')"}
-	writes := []delivery.Call{
+	writes := []dialect.Call{
 		call("UPDATE v SET n = n + ? WHERE id = ?", int64(1), int64(1)),
 		call("UPDATE vv SET n = n + ?", int64(1)),
 		call("INSERT INTO v (n, s) VALUES (?, ?)", int64(7), "n"),
@@ -236,7 +236,7 @@ func TestWriteIsPreparedOnItsThirdUse(t *testing.T) {
 	raw(t, e.c, func(dc driver.Conn) {
 		s := &attempt.Session{Conn: dc}
 		for i := range 4 {
-			calls := []delivery.Call{receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + ?", int64(1))}
+			calls := []dialect.Call{receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + ?", int64(1))}
 			if _, handled, err := e.d.Atomic(context.Background(), s, calls); err != nil || !handled {
 				t.Fatal(handled, err)
 			}
@@ -274,7 +274,7 @@ func TestFullServerGetsItsRoomBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	classIs(t, "another connection finds no room", add(other, "other"), delivery.Retryable)
+	classIs(t, "another connection finds no room", add(other, "other"), dialect.Retryable)
 	if err := add(e.c, "again"); err != nil {
 		t.Error(err)
 	}
@@ -294,8 +294,8 @@ func TestPreparedWriteWithEndedContextIsNotSent(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	raw(t, e.c, func(dc driver.Conn) {
-		_, _, err := e.d.Atomic(ctx, dc, []delivery.Call{receipt("r2"), add})
-		classIs(t, "the context has ended", err, delivery.Unreachable)
+		_, _, err := e.d.Atomic(ctx, dc, []dialect.Call{receipt("r2"), add})
+		classIs(t, "the context has ended", err, dialect.Unreachable)
 	})
 	e.is("SELECT n FROM stock", 1)
 	if n := e.open(); n != 2 {
@@ -339,10 +339,10 @@ func TestKilledConnectionLosesItsPreparedWrites(t *testing.T) {
 	}()
 	sessions.AwaitLock(t, e.pool, id)
 	must(t, e.pool, fmt.Sprintf("KILL CONNECTION %d", id))
-	classIs(t, "killed while it waited", <-done, delivery.Unknown)
+	classIs(t, "killed while it waited", <-done, dialect.Unknown)
 	must(t, other, "ROLLBACK")
 	_, _, err := atomicOn(t, e.d, e.c, receipt("r3"), add)
-	classIs(t, "on the dead connection", err, delivery.Unreachable)
+	classIs(t, "on the dead connection", err, dialect.Unreachable)
 	e.c = conn(t, e.pool)
 	if _, err := e.atomic(receipt("r4"), add); err != nil {
 		t.Error(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // writable begins a transaction that announces writes. A server under read_only refuses it
@@ -18,7 +18,7 @@ import (
 // accepts it.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "START /* does it take writes? */ TRANSACTION READ WRITE", nil); err != nil {
-		if class := classify(err); class == delivery.Refused {
+		if class := classify(err); class == dialect.Refused {
 			return nil // a server that does not know the words
 		}
 		return err

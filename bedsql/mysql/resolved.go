@@ -12,7 +12,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -107,13 +107,13 @@ func (a *asker) current(ctx context.Context, conn driver.Conn, variables map[str
 // greet implements Dialect.Greet in one round trip, or two if the server's defaults (a
 // GLOBAL setting, init_connect) need correction: without autocommit a write waits for a
 // COMMIT that is never sent, and after a chaining COMMIT the next write does.
-func (a *asker) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
+func (a *asker) greet(ctx context.Context, conn driver.Conn) (dialect.Facts, error) {
 	settings, err := a.variables(ctx, conn, a.question(a.names), false)
 	if err != nil || len(settings) == 0 {
-		return delivery.Facts{}, err
+		return dialect.Facts{}, err
 	}
 	a.learn(settings["version"])
-	facts := delivery.Facts{Session: resolved(settings)}
+	facts := dialect.Facts{Session: resolved(settings)}
 	var set, was []string
 	if !isOn(settings["autocommit"]) {
 		set, was = append(set, "autocommit = 1"), append(was, "autocommit=0")
@@ -123,11 +123,11 @@ func (a *asker) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, er
 	}
 	if len(set) > 0 {
 		if _, _, err := attempt.Exec(ctx, conn, "SET "+strings.Join(set, ", "), nil); err != nil {
-			return delivery.Facts{}, err
+			return dialect.Facts{}, err
 		}
 		facts.Corrected = strings.Join(was, ", ")
 	}
-	facts.Quoting = delivery.ModeQuoting(settings["sql_mode"])
+	facts.Quoting = dialect.ModeQuoting(settings["sql_mode"])
 	return facts, nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -73,7 +73,7 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 		return always
 	}
 	switch classify(server) {
-	case delivery.Refused, delivery.Duplicate: // the statement was at fault, and it alone is undone
+	case dialect.Refused, dialect.Duplicate: // the statement was at fault, and it alone is undone
 		return never
 	}
 	// Among them 1020 (innodb_snapshot_isolation), 1180 and 1181 (an error during COMMIT or
@@ -95,14 +95,14 @@ func isUnknownVariable(err error) bool {
 // afterImplicitCommit returns whether a statement with an implicit commit made it before
 // err. MariaDB can be queried. For MySQL the errors from parsing, and about a transaction's
 // characteristics, are known to come before.
-func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) delivery.TxState {
+func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) dialect.TxState {
 	open, qerr := txIsOpen(ctx, conn)
 	if open {
-		return delivery.StillOpen
+		return dialect.StillOpen
 	}
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
-		return delivery.InDoubt
+		return dialect.InDoubt
 	}
 	if qerr != nil {
 		if hasNumber(server,
@@ -120,17 +120,17 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 			1568, // ER_CANT_CHANGE_TX_CHARACTERISTICS
 			1792, // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
 		) {
-			return delivery.StillOpen
+			return dialect.StillOpen
 		}
 		if !isUnknownVariable(qerr) {
-			return delivery.InDoubt
+			return dialect.InDoubt
 		}
 	}
 	// The implicit COMMIT itself may have failed (Galera's certification).
 	if hasNumber(server, 1020, 1180, 1181, 1317, 1969) || takes(ctx, conn, server) == always {
-		return delivery.InDoubt
+		return dialect.InDoubt
 	}
-	return delivery.Committed
+	return dialect.Committed
 }
 
 // sysvar reads a system variable by VALUES, which keeps the session's information about the

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -132,7 +132,7 @@ func TestFailureBeforeImplicitCommitKeepsTransactionOpen(t *testing.T) {
 		}
 		var open bool
 		if err := c.Raw(func(dc any) error {
-			open = newDialect(nil).AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == delivery.StillOpen
+			open = newDialect(nil).AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == dialect.StillOpen
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -152,7 +152,7 @@ func (mute) Prepare(string) (driver.Stmt, error) { return nil, errors.New("it ta
 
 func TestUnknownImplicitCommitIsInDoubt(t *testing.T) {
 	t.Parallel()
-	for number, want := range map[uint16]delivery.TxState{1105: delivery.InDoubt, 1050: delivery.InDoubt, 1064: delivery.StillOpen, 1213: delivery.InDoubt} {
+	for number, want := range map[uint16]dialect.TxState{1105: dialect.InDoubt, 1050: dialect.InDoubt, 1064: dialect.StillOpen, 1213: dialect.InDoubt} {
 		if got := newDialect(nil).AfterImplicitCommit(context.Background(), mute{}, &mysql.MySQLError{Number: number}); got != want {
 			t.Errorf("after %d the state is %v, want %v", number, got, want)
 		}

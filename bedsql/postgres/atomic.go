@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -41,7 +41,7 @@ func interrupt(conn driver.Conn) {
 // transaction, and one failure skips the rest of it. It drops the rows of a RETURNING. pgx's
 // tracers do not see the calls. It does not handle calls with a required number of rows if
 // counting them on the way is impossible.
-func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+func atomic(ctx context.Context, conn driver.Conn, calls []dialect.Call) ([]driver.Result, bool, error) {
 	s, sent, ok := openSession(conn, calls)
 	if !ok || len(calls) == 0 {
 		return nil, false, nil
@@ -73,7 +73,7 @@ func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]dri
 }
 
 // commitWith implements Dialect.CommitWith.
-func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (bool, error) {
+func commitWith(ctx context.Context, conn driver.Conn, calls []dialect.Call) (bool, error) {
 	s, sent, ok := openSession(conn, calls)
 	if !ok {
 		return false, nil
@@ -83,10 +83,10 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 	}
 	if s.status() == txIdle {
 		// The transaction is gone: the calls would be committed without its earlier statements.
-		return true, attempt.Certain(pgx.ErrTxClosed, delivery.Refused)
+		return true, attempt.Certain(pgx.ErrTxClosed, dialect.Refused)
 	}
-	all := make([]delivery.Call, 0, len(sent)+1)
-	all = append(append(all, sent...), delivery.Call{SQL: "commit"})
+	all := make([]dialect.Call, 0, len(sent)+1)
+	all = append(append(all, sent...), dialect.Call{SQL: "commit"})
 	tags, failed, err := s.run(ctx, all)
 	if err != nil {
 		return true, receiptError(all, failed, err)
@@ -100,7 +100,7 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 // openSession finds pgx's connection. It returns false for another driver, or if
 // database/sql and a pipeline would treat the calls differently. sent are the calls as they
 // are sent.
-func openSession(conn driver.Conn, calls []delivery.Call) (s *session, sent []delivery.Call, ok bool) {
+func openSession(conn driver.Conn, calls []dialect.Call) (s *session, sent []dialect.Call, ok bool) {
 	std := stdlibConn(conn)
 	if std == nil || len(calls) > maxPipelineCalls {
 		return nil, nil, false
@@ -139,16 +139,16 @@ func special(args []driver.NamedValue) bool {
 }
 
 // quoting implements Dialect.Quoting: the server reports each change.
-func quoting(conn driver.Conn) delivery.Quoting {
+func quoting(conn driver.Conn) dialect.Quoting {
 	if std := stdlibConn(conn); std != nil && std.Conn().PgConn().ParameterStatus("standard_conforming_strings") == "off" {
-		return delivery.BackslashEscapes
+		return dialect.BackslashEscapes
 	}
 	return 0
 }
 
 // run sends calls as one pipeline and reads all answers. failed is the index of the call
 // whose answer is err, or the number of calls without such a call.
-func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
+func (s *session) run(ctx context.Context, calls []dialect.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, len(calls), notSent(err)
 	}
@@ -182,7 +182,7 @@ func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn
 
 // read reads the answers to calls and to the Sync after them. Only the latter proves the
 // commit.
-func (s *session) read(p *pgconn.Pipeline, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
+func (s *session) read(p *pgconn.Pipeline, calls []dialect.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	n := len(calls)
 	if err := p.Sync(); err != nil {
 		return nil, n, err
@@ -229,7 +229,7 @@ func answered(err error, atEnd bool) error {
 	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {
 		return err
 	}
-	return attempt.Certain(err, delivery.Unknown)
+	return attempt.Certain(err, dialect.Unknown)
 }
 
 // notSent marks err as met before the write was sent, unless it is an answer.

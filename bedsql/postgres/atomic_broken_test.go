@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestCommitAnsweredByRollbackIsAnError(t *testing.T) {
@@ -27,7 +27,7 @@ func TestCommitAnsweredByRollbackIsAnError(t *testing.T) {
 		if !handled || !errors.Is(err, pgx.ErrTxCommitRollback) {
 			t.Errorf("handled %t, %v", handled, err)
 		}
-		classIs(t, "ROLLBACK", err, delivery.Retryable)
+		classIs(t, "ROLLBACK", err, dialect.Retryable)
 		e.inState('I')
 	})
 }
@@ -62,12 +62,12 @@ func TestAtomicWhoseConnectionBreaksIsInDoubt(t *testing.T) {
 				} else {
 					_, _, err = atomicOn(t, e.c, receipt("r"), update)
 				}
-				classIs(t, "cut", err, delivery.Unknown)
+				classIs(t, "cut", err, dialect.Unknown)
 				_, handled, err := atomicOn(t, e.c, receipt("r"), update)
 				if !handled {
 					t.Error("a closed connection was not handled")
 				}
-				classIs(t, "closed", err, delivery.Unreachable)
+				classIs(t, "closed", err, dialect.Unreachable)
 				e.c = around
 				want := int64(0)
 				if applied {
@@ -88,7 +88,7 @@ func TestPrepareThatBreaksSentNothing(t *testing.T) {
 		e := receiptful(t, db, proxy.Addr(), mode, stock)
 		proxy.CutAfter(testproxy.Text("bed_receipt"))
 		_, _, err := atomicOn(t, e.c, receipt("r"), call("UPDATE stock SET n = n - $1", int64(1)))
-		classIs(t, "cut while preparing", err, delivery.Unreachable)
+		classIs(t, "cut while preparing", err, dialect.Unreachable)
 	}
 }
 
@@ -100,8 +100,8 @@ func TestAtomicEndedByItsContext(t *testing.T) {
 		cancel()
 		update := call("UPDATE stock SET n = n - $1", int64(1))
 		raw(t, e.c, func(dc driver.Conn) {
-			_, _, err := dialect.Atomic(ended, dc, []delivery.Call{receipt("r"), update})
-			classIs(t, "ended before", err, delivery.Unreachable)
+			_, _, err := postgresDialect.Atomic(ended, dc, []dialect.Call{receipt("r"), update})
+			classIs(t, "ended before", err, dialect.Unreachable)
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
 			}
@@ -115,14 +115,14 @@ func TestAtomicEndedByItsContext(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			raw(t, e.c, func(dc driver.Conn) {
-				_, _, err := dialect.Atomic(ctx, dc, []delivery.Call{receipt("r"), update})
+				_, _, err := postgresDialect.Atomic(ctx, dc, []dialect.Call{receipt("r"), update})
 				done <- err
 			})
 		}()
 		sessions.AwaitLock(t, e.pool, pid)
 		leave()
 		err := <-done
-		classIs(t, "ended while it ran", err, delivery.Unknown)
+		classIs(t, "ended while it ran", err, dialect.Unknown)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
@@ -147,7 +147,7 @@ func TestSessionThatIsTerminatedIsInDoubt(t *testing.T) {
 		}()
 		sessions.AwaitLock(t, e.pool, pid)
 		must(t, e.pool, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
-		classIs(t, "terminated", <-done, delivery.Unknown)
+		classIs(t, "terminated", <-done, dialect.Unknown)
 		must(t, other, "ROLLBACK")
 	})
 }
@@ -172,7 +172,7 @@ func TestDescriptionsAreRenewed(t *testing.T) {
 			}
 		}
 		raw(t, e.c, func(dc driver.Conn) {
-			s, _, _ := openSession(dc, []delivery.Call{receipt("")})
+			s, _, _ := openSession(dc, []dialect.Call{receipt("")})
 			if len(s.statements) != 3 {
 				t.Errorf("%d descriptions are kept", len(s.statements))
 			}
@@ -187,7 +187,7 @@ func TestDescriptionsAreRenewed(t *testing.T) {
 		must(t, e.c, "ALTER TABLE w ALTER n TYPE bigint")
 		wide.Args[0].Value = int64(1 << 40)
 		_, err := e.atomic(receipt("after"), wide)
-		classIs(t, "an old description", err, delivery.Refused)
+		classIs(t, "an old description", err, dialect.Refused)
 		if _, err := e.atomic(receipt("after"), wide); err != nil {
 			t.Errorf("the description was not renewed: %v", err)
 		}
@@ -200,7 +200,7 @@ func TestDescriptionsAreRenewed(t *testing.T) {
 			if try == 2 {
 				t.Fatalf("it does not recover: %v", err)
 			}
-			classIs(t, "an old plan", err, delivery.Retryable)
+			classIs(t, "an old plan", err, dialect.Retryable)
 		}
 	}
 }

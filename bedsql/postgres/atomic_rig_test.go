@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec}
@@ -65,8 +65,8 @@ func receiptful(t *testing.T, db testdb.DB, addr string, mode pgx.QueryExecMode,
 	return e
 }
 
-func call(text string, args ...any) delivery.Call {
-	c := delivery.Call{SQL: text}
+func call(text string, args ...any) dialect.Call {
+	c := dialect.Call{SQL: text}
 	for i, v := range args {
 		c.Args = append(c.Args, driver.NamedValue{Ordinal: i + 1, Value: v})
 	}
@@ -77,7 +77,7 @@ const writeReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creati
 
 const lockReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES ('r', 'u', 'l', 0, 1, 1)`
 
-func receipt(id string) delivery.Call {
+func receipt(id string) dialect.Call {
 	return call(writeReceipt, id, "unit", "log", int64(0), int64(1000), nil, nil)
 }
 
@@ -91,13 +91,13 @@ func raw(t *testing.T, c *sql.Conn, f func(driver.Conn)) {
 	}
 }
 
-func atomicOn(t *testing.T, c *sql.Conn, calls ...delivery.Call) (results []driver.Result, handled bool, err error) {
+func atomicOn(t *testing.T, c *sql.Conn, calls ...dialect.Call) (results []driver.Result, handled bool, err error) {
 	t.Helper()
-	raw(t, c, func(dc driver.Conn) { results, handled, err = dialect.Atomic(context.Background(), dc, calls) })
+	raw(t, c, func(dc driver.Conn) { results, handled, err = postgresDialect.Atomic(context.Background(), dc, calls) })
 	return results, handled, err
 }
 
-func (e *exactlyOnce) atomic(calls ...delivery.Call) ([]driver.Result, error) {
+func (e *exactlyOnce) atomic(calls ...dialect.Call) ([]driver.Result, error) {
 	e.t.Helper()
 	results, handled, err := atomicOn(e.t, e.c, calls...)
 	if !handled {
@@ -106,9 +106,9 @@ func (e *exactlyOnce) atomic(calls ...delivery.Call) ([]driver.Result, error) {
 	return results, err
 }
 
-func (e *exactlyOnce) commitWith(calls ...delivery.Call) (handled bool, err error) {
+func (e *exactlyOnce) commitWith(calls ...dialect.Call) (handled bool, err error) {
 	e.t.Helper()
-	raw(e.t, e.c, func(dc driver.Conn) { handled, err = dialect.CommitWith(context.Background(), dc, calls) })
+	raw(e.t, e.c, func(dc driver.Conn) { handled, err = postgresDialect.CommitWith(context.Background(), dc, calls) })
 	return handled, err
 }
 
@@ -127,7 +127,7 @@ func (e *exactlyOnce) is(query string, want int64) {
 func (e *exactlyOnce) inState(want byte) {
 	e.t.Helper()
 	raw(e.t, e.c, func(dc driver.Conn) {
-		s, _, _ := openSession(dc, []delivery.Call{receipt("")})
+		s, _, _ := openSession(dc, []dialect.Call{receipt("")})
 		if s.closed() || s.status() != want {
 			e.t.Errorf("closed %t, transaction status %c, want %c", s.closed(), s.status(), want)
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestAtomicIsAllOrNothing(t *testing.T) {
@@ -24,23 +24,23 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
 		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10), (2, 20)",
 			"CREATE TABLE later (id int REFERENCES stock DEFERRABLE INITIALLY DEFERRED)")
-		good := []delivery.Call{
+		good := []dialect.Call{
 			receipt("r1"),
 			call("UPDATE stock SET n = n + $1 WHERE id = $2 -- comment", int64(1), int64(1)),
 			call("INSERT INTO stock VALUES ($1, $2) RETURNING id, n;", int64(3), int64(30)),
 			call("DELETE FROM stock WHERE id = 2"),
 			call("INSERT INTO later VALUES (1)"),
 		}
-		bad := []delivery.Call{
+		bad := []dialect.Call{
 			{},
 			call("UPDATE stock SET n = n - $1 WHERE id = $2 RETURNING n", int64(1000), int64(1)),
 			call("INSERT INTO stock VALUES ($1, $2)", int64(1), int64(31)),
 			call("DELETE FROM stock WHERE id = 2 AND nothing = 1"),
 			call("INSERT INTO later VALUES (9)"), // fails at the implicit commit
 		}
-		classes := []delivery.Class{0, delivery.Refused, delivery.Duplicate, delivery.Refused, delivery.Refused}
+		classes := []dialect.Class{0, dialect.Refused, dialect.Duplicate, dialect.Refused, dialect.Refused}
 		for i := 1; i < len(good); i++ {
-			calls := append([]delivery.Call(nil), good...)
+			calls := append([]dialect.Call(nil), good...)
 			calls[i] = bad[i]
 			_, err := e.atomic(calls...)
 			classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
@@ -72,7 +72,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			e.is("SELECT COUNT(*) FROM bed_receipt WHERE id = 'r1' AND keep_until = 1001 AND result IS NULL", 1)
 
 			_, err = e.atomic(good...)
-			classIs(t, "the receipt is there", err, delivery.Duplicate)
+			classIs(t, "the receipt is there", err, dialect.Duplicate)
 			if !isReceiptDuplicate(err, "r") || isReceiptBusy(err) {
 				t.Errorf("%v is not said to be the receipt's duplicate", err)
 			}
@@ -90,7 +90,7 @@ func TestAtomicAnswersAsTheDriverDoes(t *testing.T) {
 		tables := []string{stock, "INSERT INTO stock VALUES (1, 10), (2, 20)", "CREATE TABLE v (t timestamptz, j jsonb, a int[], s text, b bytea, f float8, n numeric, o bool, u uuid)"}
 		bare, e := receiptful(t, db, "", mode, tables...), receiptful(t, db, "", mode, tables...)
 		now := time.Date(2024, 2, 29, 1, 2, 3, 456789000, time.UTC)
-		for i, c := range []delivery.Call{
+		for i, c := range []dialect.Call{
 			call("UPDATE stock SET n = n + 1"),
 			call("UPDATE stock SET n = n + $1", int64(1)),
 			call("UPDATE stock SET n = n WHERE id = $1", int64(99)),
@@ -136,7 +136,7 @@ func TestAtomicArgumentsThatDoNotFitCostNothing(t *testing.T) {
 		for _, args := range [][]any{{int64(1)}, {int64(1), int64(2), int64(3)}, {int64(1), "x"}, {int64(1), struct{ A chan int }{}}, {int64(1), int64(1 << 40)}, {int64(1), []byte(nil)}} {
 			_, want := e.c.ExecContext(context.Background(), text, args...)
 			_, err := e.atomic(receipt("r"), call(text, args...))
-			classIs(t, fmt.Sprint(args...), err, delivery.Refused)
+			classIs(t, fmt.Sprint(args...), err, dialect.Refused)
 			if len(args) > 1 && err.Error() != want.Error() {
 				t.Errorf("%v, the driver's is %v", err, want)
 			}
@@ -153,7 +153,7 @@ func TestAtomicLeavesAloneWhatPgxReadsOtherwise(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
 		e := receiptful(t, db, "", mode, stock)
-		for _, c := range []delivery.Call{
+		for _, c := range []dialect.Call{
 			call("INSERT INTO stock VALUES ($1, $2)", pgx.QueryExecModeExec, int64(1), int64(2)),
 			call("INSERT INTO stock VALUES (@id, @n)", pgx.NamedArgs{"id": 1, "n": 2}),
 			call("INSERT INTO stock VALUES ($1, $2)", pgx.QueryResultFormats{0}, int64(1), int64(2)),
@@ -165,7 +165,7 @@ func TestAtomicLeavesAloneWhatPgxReadsOtherwise(t *testing.T) {
 		for _, text := range []string{"INSERT INTO stock VALUES (1, 1); DELETE FROM stock", "INSERT INTO stock VALUES (1, 'x", "COMMIT"} {
 			_, handled, err := atomicOn(t, e.c, receipt("r"), call(text))
 			if handled && text != "COMMIT" {
-				classIs(t, text, err, delivery.Refused)
+				classIs(t, text, err, dialect.Refused)
 			}
 			must(t, e.c, "DELETE FROM bed_receipt")
 		}
@@ -180,7 +180,7 @@ func TestAtomicLeavesAloneWhatPgxReadsOtherwise(t *testing.T) {
 	if _, handled, err := atomicOn(t, simple.c, receipt("r"), call("INSERT INTO stock VALUES ($1, $2)", int64(1), int64(2))); handled || err != nil {
 		t.Errorf("in the simple protocol it was handled: %v", err)
 	}
-	if _, handled, err := atomic(context.Background(), otherConn{}, []delivery.Call{receipt("r")}); handled || err != nil {
+	if _, handled, err := atomic(context.Background(), otherConn{}, []dialect.Call{receipt("r")}); handled || err != nil {
 		t.Errorf("another driver's connection was handled: %v", err)
 	}
 }
@@ -240,14 +240,14 @@ func TestReceiptWaitIsDistinguishedFromRowWait(t *testing.T) {
 		other := conn(t, e.pool)
 		must(t, other, "BEGIN", lockReceipt, "UPDATE stock SET n = 21 WHERE id = 2")
 		_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = n - 1 WHERE id = 1"))
-		classIs(t, "the receipt is locked", err, delivery.Contention)
+		classIs(t, "the receipt is locked", err, dialect.Contention)
 		var server *pgconn.PgError
 		if !isReceiptBusy(err) || !errors.As(err, &server) || server.Code != "55P03" {
 			t.Errorf("%v is not said to be met on the receipt", err)
 		}
 		e.inState('I')
 		_, err = e.atomic(receipt("r2"), call("UPDATE stock SET n = n - 1 WHERE id = 2"))
-		classIs(t, "the row is locked", err, delivery.Contention)
+		classIs(t, "the row is locked", err, dialect.Contention)
 		if isReceiptBusy(err) {
 			t.Errorf("%v is said to be met on the receipt", err)
 		}
@@ -283,7 +283,7 @@ func TestCommitWith(t *testing.T) {
 		e.inState('E')
 		must(t, e.c, "ROLLBACK", "BEGIN", "UPDATE stock SET n = 12", "INSERT INTO later VALUES (9)")
 		_, err := e.commitWith(receipt("r3"))
-		classIs(t, "a deferred constraint", err, delivery.Refused)
+		classIs(t, "a deferred constraint", err, dialect.Refused)
 		e.inState('I')
 
 		must(t, e.c, "BEGIN", "UPDATE stock SET n = 12")
@@ -291,7 +291,7 @@ func TestCommitWith(t *testing.T) {
 			t.Fatal("no error")
 		}
 		_, err = e.commitWith(receipt("r4"))
-		classIs(t, "the transaction is aborted", err, delivery.Retryable)
+		classIs(t, "the transaction is aborted", err, dialect.Retryable)
 		e.inState('E')
 		must(t, e.c, "ROLLBACK")
 
@@ -299,7 +299,7 @@ func TestCommitWith(t *testing.T) {
 		if !errors.Is(err, pgx.ErrTxClosed) {
 			t.Errorf("no transaction is open: %v", err)
 		}
-		classIs(t, "no transaction is open", err, delivery.Refused)
+		classIs(t, "no transaction is open", err, dialect.Refused)
 		e.is("SELECT n FROM stock", 11)
 		e.is("SELECT COUNT(*) FROM bed_receipt", 1)
 	})
@@ -319,7 +319,7 @@ func TestCommitWithAfterADriversTransaction(t *testing.T) {
 				if _, _, err := attempt.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := dialect.CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
+				if _, err := postgresDialect.CommitWith(context.Background(), dc, []dialect.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
 					t.Fatal(i, err)
 				} else if err != nil {
 					if err := tx.Rollback(); err != nil {
@@ -373,7 +373,7 @@ func TestReceiptsDuplicateIsToldByItsConstraint(t *testing.T) {
 		"CREATE SCHEMA other", "CREATE TABLE other.mine (id int, CONSTRAINT bed_receipt_id UNIQUE (id))", "INSERT INTO other.mine VALUES (1)")
 	for _, text := range []string{"INSERT INTO d VALUES ('bed_receipt_id')", "INSERT INTO other.mine VALUES (1)"} {
 		_, err := e.c.ExecContext(context.Background(), text)
-		classIs(t, text, err, delivery.Duplicate)
+		classIs(t, text, err, dialect.Duplicate)
 		if isReceiptDuplicate(err, "r") {
 			t.Errorf("%v is said to be the receipt's", err)
 		}

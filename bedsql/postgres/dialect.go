@@ -4,7 +4,7 @@ import (
 	"database/sql/driver"
 	"reflect"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -13,9 +13,9 @@ import (
 // name is this kind of database's name in configurations.
 const name = "postgres"
 
-// dialect has no TransactionLost: after an error PostgreSQL rejects everything until
+// postgresDialect has no TransactionLost: after an error PostgreSQL rejects everything until
 // ROLLBACK, so that later statements cannot be committed alone.
-var dialect = &delivery.Dialect{
+var postgresDialect = &dialect.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorPostgres,
 	Classify:         classify,
@@ -43,7 +43,7 @@ var dialect = &delivery.Dialect{
 
 // dialectOf returns the dialect of a pgx connector. The connector's mode and hooks decide
 // how values are sent; an unreadable connector may have any hook.
-func dialectOf(c driver.Connector) *delivery.Dialect {
+func dialectOf(c driver.Connector) *dialect.Dialect {
 	v := reflect.ValueOf(c)
 	config, hook := field(v, "ConnConfig"), field(v, "AfterConnect")
 	byTypes := !hook.IsValid() || hook.Pointer() != noHook
@@ -57,9 +57,9 @@ func dialectOf(c driver.Connector) *delivery.Dialect {
 	if m := field(config, "DefaultQueryExecMode"); m.IsValid() {
 		mode = pgx.QueryExecMode(m.Int())
 	}
-	d := *dialect
+	d := *postgresDialect
 	d.Storable = func(v any) (any, error) { return storable(v, byTypes) }
-	d.Sendable = func(given []driver.NamedValue, call delivery.Call) (int, error) { return sendable(mode, given, call) }
+	d.Sendable = func(given []driver.NamedValue, call dialect.Call) (int, error) { return sendable(mode, given, call) }
 	return &d
 }
 

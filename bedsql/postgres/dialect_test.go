@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -25,7 +25,7 @@ var (
 	conn = dialecttest.Conn
 )
 
-func classIs(t *testing.T, what string, err error, want delivery.Class) {
+func classIs(t *testing.T, what string, err error, want dialect.Class) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("%s: no error", what)
@@ -77,8 +77,8 @@ func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES ($1, $2) RETURNING id"
 	const mode = "synchronous_commit=off&default_query_exec_mode="
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
-		Code: func(code string) delivery.Class {
+		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: postgresDialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
+		Code: func(code string) dialect.Class {
 			code, severity, _ := strings.Cut(code, " ")
 			if len(code) == 2 { // a class of SQLSTATEs
 				code += "ZZZ"
@@ -98,7 +98,7 @@ func TestDialect(t *testing.T) {
 			}
 			return lists
 		},
-		BadConn: delivery.Unknown,
+		BadConn: dialect.Unknown,
 		Schema:  []string{schema},
 		Misfits: []dialecttest.Call{
 			dialecttest.Misfit(insert, 1), dialecttest.Misfit(insert, 1, 2, 3), dialecttest.Misfit(insert, 1, "x"),

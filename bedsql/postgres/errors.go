@@ -9,15 +9,15 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // classify returns the class of a driver's error for a write. The error comes from a
 // statement on a live connection or from a dial.
-func classify(err error) delivery.Class {
-	if class, ok := delivery.CertainClass(err); ok {
+func classify(err error) dialect.Class {
+	if class, ok := dialect.CertainClass(err); ok {
 		return class
 	}
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) {
@@ -25,12 +25,12 @@ func classify(err error) delivery.Class {
 		// arguments (also COMMIT), pgx drops the error of the read, then meets its own closed
 		// connection and calls that safe to retry, although the server may have carried the
 		// statement out.
-		return delivery.Unknown
+		return dialect.Unknown
 	}
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		// This is the server's answer although it has no SQLSTATE: a COMMIT of an aborted
 		// transaction rolls back.
-		return delivery.Retryable
+		return dialect.Retryable
 	}
 	var dial *pgconn.ConnectError
 	if errors.As(err, &dial) {
@@ -40,27 +40,27 @@ func classify(err error) delivery.Class {
 	if errors.As(err, &server) {
 		class := classifyServer(server)
 		var prepare *pgconn.PrepareError
-		if class == delivery.Unknown && errors.As(err, &prepare) {
-			return delivery.Retryable // only prepared: there is nothing to be in doubt about
+		if class == dialect.Unknown && errors.As(err, &prepare) {
+			return dialect.Retryable // only prepared: there is nothing to be in doubt about
 		}
 		return class
 	}
 	if pgconn.SafeToRetry(err) {
-		return delivery.Unreachable
+		return dialect.Unreachable
 	}
 	switch {
 	case strings.HasPrefix(err.Error(), "failed to deallocate "):
-		return delivery.Unreachable
+		return dialect.Unreachable
 	case dialects.BeginsWith(err, argumentErrors):
-		return delivery.Refused
+		return dialect.Refused
 	}
 	// A broken connection, a timeout, the context's end: the statement may have arrived.
-	return delivery.Unknown
+	return dialect.Unknown
 }
 
 // classifyDial classifies a failed dial. Of several hosts only some may have answered; the
 // result is Refused only if all hosts refused.
-func classifyDial(dial *pgconn.ConnectError) delivery.Class {
+func classifyDial(dial *pgconn.ConnectError) dialect.Class {
 	var refused, answered, all int
 	for _, err := range leaves(dial.Unwrap()) {
 		all++
@@ -70,19 +70,19 @@ func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 		}
 		answered++
 		if hasCode(server, "28P01", "3D000", "42501") { // pgx tries no further host
-			return delivery.Refused
+			return dialect.Refused
 		}
-		if ofCode(server.Code) == delivery.Refused { // nothing was sent, whoever answers
+		if ofCode(server.Code) == dialect.Refused { // nothing was sent, whoever answers
 			refused++
 		}
 	}
 	switch {
 	case answered == 0:
-		return delivery.Unreachable
+		return dialect.Unreachable
 	case refused == all:
-		return delivery.Refused
+		return dialect.Refused
 	default:
-		return delivery.Retryable
+		return dialect.Retryable
 	}
 }
 
@@ -107,19 +107,19 @@ var argumentErrors = []string{
 func undecoded(err error) bool { return strings.HasPrefix(err.Error(), "convert field ") }
 
 // classifyServer looks up the server's SQLSTATE, then its class.
-func classifyServer(server *pgconn.PgError) delivery.Class {
+func classifyServer(server *pgconn.PgError) dialect.Class {
 	switch fatal := endsSession(server); {
 	case fatal && server.Routine == "":
 		// The server names the routine that failed. This is a pooler, without knowledge of the
 		// fate of its traffic ("server conn crashed?").
-		return delivery.Unknown
+		return dialect.Unknown
 	case server.Code == "08P01" && !fatal:
 		// protocol_violation as a plain ERROR: the parameters do not fit the statement, and the
 		// session goes on.
-		return delivery.Refused
+		return dialect.Refused
 	case server.Code == "0A000" && server.Routine == "RevalidateCachedQuery":
 		// "cached plan must not change result type": prepared anew, it runs.
-		return delivery.Retryable
+		return dialect.Retryable
 	}
 	return ofCode(server.Code)
 }
@@ -130,7 +130,7 @@ func hasCode(err error, codes ...string) bool {
 	return errors.As(err, &server) && slices.Contains(codes, server.Code)
 }
 
-func ofCode(state string) delivery.Class { return codes.Class(names(state)...) }
+func ofCode(state string) dialect.Class { return codes.Class(names(state)...) }
 
 // names returns the possible names of an error in the list, the narrowest first.
 func names(state string) []string { return []string{state, state[:min(2, len(state))]} }

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestServerRefusesWithoutPrivilege(t *testing.T) {
@@ -29,13 +29,13 @@ func TestServerRefusesWithoutPrivilege(t *testing.T) {
 	if errors.As(err, &server) && server.Code[:2] == "28" {
 		t.Log("the server asks every user for a password")
 	}
-	classIs(t, "no INSERT privilege", err, delivery.Refused)
+	classIs(t, "no INSERT privilege", err, dialect.Refused)
 	absent := config(t, target)
 	absent.Database = target.Name + "_absent"
-	classIs(t, "unknown database", open(t, absent).Ping(), delivery.Refused)
+	classIs(t, "unknown database", open(t, absent).Ping(), dialect.Refused)
 	nobody := config(t, target)
 	nobody.User = target.Name + "_nobody"
-	classIs(t, "unknown role", open(t, nobody).Ping(), delivery.Refused)
+	classIs(t, "unknown role", open(t, nobody).Ping(), dialect.Refused)
 }
 
 func TestAFailedSerializationOrADeadlockIsRetryable(t *testing.T) {
@@ -54,15 +54,15 @@ func TestAFailedSerializationOrADeadlockIsRetryable(t *testing.T) {
 	}
 	must(t, waiter, "BEGIN READ ONLY")
 	_, err := waiter.ExecContext(ctx, "UPDATE t SET n = 6 WHERE id = 2")
-	classIs(t, "read-only transaction", err, delivery.Retryable)
+	classIs(t, "read-only transaction", err, dialect.Retryable)
 	_, err = waiter.ExecContext(ctx, "UPDATE t SET n = 6 WHERE id = 2")
-	classIs(t, "failed transaction", err, delivery.Retryable)
+	classIs(t, "failed transaction", err, dialect.Retryable)
 	must(t, waiter, "ROLLBACK")
 
 	must(t, waiter, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM t")
 	must(t, holder, "UPDATE t SET n = 7 WHERE id = 2", "COMMIT")
 	_, err = waiter.ExecContext(ctx, "UPDATE t SET n = 6 WHERE id = 2")
-	classIs(t, "serialization failure", err, delivery.Contention)
+	classIs(t, "serialization failure", err, dialect.Contention)
 	must(t, waiter, "ROLLBACK")
 
 	must(t, holder, "BEGIN", "UPDATE t SET n = 1 WHERE id = 1")
@@ -73,7 +73,7 @@ func TestAFailedSerializationOrADeadlockIsRetryable(t *testing.T) {
 	if other := <-done; err == nil {
 		err = other
 	}
-	classIs(t, "deadlock", err, delivery.Contention)
+	classIs(t, "deadlock", err, dialect.Contention)
 	_, _ = holder.ExecContext(ctx, "ROLLBACK")
 	_, _ = waiter.ExecContext(ctx, "ROLLBACK")
 }
@@ -89,7 +89,7 @@ func TestChangedPlanIsRetryable(t *testing.T) {
 	}
 	must(t, db, "ALTER TABLE t ADD more int")
 	_, err := c.ExecContext(context.Background(), text, 2)
-	classIs(t, "cached plan must not change result type", err, delivery.Retryable)
+	classIs(t, "cached plan must not change result type", err, dialect.Retryable)
 	if _, err := c.ExecContext(context.Background(), text, 3); err != nil {
 		t.Errorf("once more: %v", err)
 	}
@@ -108,7 +108,7 @@ func TestBrokenConnectionIsUnknownDespitePgxsAdvice(t *testing.T) {
 		c := conn(t, target.Via(p.Addr()).Open(t))
 		must(t, direct, "TRUNCATE t")
 		_ = c.Raw(func(dc any) error {
-			classIs(t, what, f(dc.(driver.Conn)), delivery.Unknown)
+			classIs(t, what, f(dc.(driver.Conn)), dialect.Unknown)
 			return driver.ErrBadConn
 		})
 		var n int
@@ -147,12 +147,12 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	cancel()
 	if err := c.Raw(func(dc any) error {
 		// Exec and Query return driver.ErrBadConn. It promises nothing here.
-		out := attempt.One(ctx, dialect, dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
-		if out.Class != delivery.Unreachable {
+		out := attempt.One(ctx, postgresDialect, dc.(driver.Conn), dialect.Call{SQL: "SELECT 1"}, false, false)
+		if out.Class != dialect.Unreachable {
 			t.Errorf("Exec: %v, want unreachable", out.Class)
 		}
 		_, err := dc.(driver.ConnPrepareContext).PrepareContext(ctx, "SELECT 1")
-		classIs(t, "Prepare", err, delivery.Unreachable)
+		classIs(t, "Prepare", err, dialect.Unreachable)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestPartlyRefusedMultiHostDialIsRetryable(t *testing.T) {
 	mixed.Fallbacks = []*pgconn.FallbackConfig{{Host: mixed.Host, Port: mixed.Port, TLSConfig: mixed.TLSConfig}}
 	mixed.Host, mixed.TLSConfig = "/nowhere", nil
 	mixed.User = target.Name + "_nobody"
-	classIs(t, "one host is down, the other refuses", open(t, mixed).Ping(), delivery.Retryable)
+	classIs(t, "one host is down, the other refuses", open(t, mixed).Ping(), dialect.Retryable)
 }
 
 // A pooler that ends a session for a lost server does not know how far the server got.
@@ -177,11 +177,11 @@ func TestPoolerErrorThatEndsSessionLeavesOutcomeOpen(t *testing.T) {
 		{Code: "58000", Severity: "FATAL", SeverityUnlocalized: "FATAL"},
 		{Code: "3D000", Severity: "FATAL"},
 	} {
-		if class := classify(fmt.Errorf("wrapped: %w", &e)); class != delivery.Unknown {
+		if class := classify(fmt.Errorf("wrapped: %w", &e)); class != dialect.Unknown {
 			t.Errorf("%+v is %v", e, class)
 		}
 	}
-	for code, want := range map[string]delivery.Class{"08P01": delivery.Refused, "53300": delivery.Retryable} {
+	for code, want := range map[string]dialect.Class{"08P01": dialect.Refused, "53300": dialect.Retryable} {
 		if class := classify(&pgconn.PgError{Code: code, Severity: "ERROR"}); class != want {
 			t.Errorf("%s that leaves the session open is %v, want %v", code, class, want)
 		}

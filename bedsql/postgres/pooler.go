@@ -9,7 +9,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -55,7 +55,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	case std.Conn().Config().DescriptionCacheCapacity <= 0:
 		_ = conn.Close()
 		return nil, attempt.Certain(errors.New("bed: behind a connection pooler statements are described and not prepared: "+
-			"remove description_cache_capacity=0 from the DSN"), delivery.Refused)
+			"remove description_cache_capacity=0 from the DSN"), dialect.Refused)
 	}
 	pg.CustomData()[resolvedKey] = has.text
 	return &pooled{std}, nil

@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -32,7 +32,7 @@ func writable(ctx context.Context, conn driver.Conn) error {
 	}
 	results, err := std.Conn().PgConn().Exec(ctx, "SHOW transaction_read_only").ReadAll()
 	switch {
-	case err != nil && classify(err) == delivery.Refused:
+	case err != nil && classify(err) == dialect.Refused:
 		return nil // not quite PostgreSQL
 	case err != nil:
 		return err

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -27,7 +27,7 @@ func (e *receiptWait) Error() string { return e.err.Error() }
 func (e *receiptWait) Unwrap() error { return e.err }
 
 // receiptError marks err if it answers the call that writes a receipt.
-func receiptError(calls []delivery.Call, failed int, err error) error {
+func receiptError(calls []dialect.Call, failed int, err error) error {
 	server, ok := err.(*pgconn.PgError) //nolint:errorlint // not a marked one
 	if !ok || failed >= len(calls) || !attempt.IsReceipt(calls[failed].SQL) {
 		return err

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -33,7 +34,7 @@ func init() {
 	txlog.RegisterBackend(name, txlog.Backend{
 		Flavor:    txlog.FlavorPostgres,
 		Connector: logConnector,
-		Answered:  func(err error) bool { return classify(err) != delivery.Unknown },
+		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -19,7 +19,7 @@ const rowsStop = "bed_rows: "
 // counting returns the calls to send. A call with a required number of rows becomes a query
 // for the number of changed rows, which fails on another number. false if a call could have
 // another meaning as a part of a query.
-func counting(calls []delivery.Call, q sqltext.Quoting) ([]delivery.Call, bool) {
+func counting(calls []dialect.Call, q sqltext.Quoting) ([]dialect.Call, bool) {
 	sent := calls
 	for i, c := range calls {
 		if !c.Required.Given() {
@@ -68,7 +68,7 @@ func part(text string, q sqltext.Quoting) (string, bool) {
 
 // rowsError returns the RowsError of a call whose own text failed because of the number of
 // changed rows; else err.
-func rowsError(c delivery.Call, err error) error {
+func rowsError(c dialect.Call, err error) error {
 	var server *pgconn.PgError
 	if !c.Required.Given() || !errors.As(err, &server) || server.Code != "22P02" || server.Where != "" {
 		return err
@@ -79,7 +79,7 @@ func rowsError(c delivery.Call, err error) error {
 	} else if n, _ := fmt.Sscanf(text, "%d", &got); n != 1 || c.Required.Met(got) {
 		return err
 	}
-	return delivery.Unmet(c.Required, got)
+	return dialect.Unmet(c.Required, got)
 }
 
 // isUnfit reports whether err may come from the use of a text as a part of a query: a rule

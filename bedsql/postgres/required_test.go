@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-func required(r txlog.Requirement, text string, args ...any) delivery.Call {
+func required(r txlog.Requirement, text string, args ...any) dialect.Call {
 	c := call(text, args...)
 	c.Required = r
 	return c
@@ -41,7 +41,7 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 			{`INSERT INTO "odd;) RETURNING" SELECT length(')(') FROM stock`, nil, txlog.Exactly(2), txlog.Exactly(3), 2},
 		} {
 			for _, receipted := range []bool{false, true} {
-				calls := func(id string, r txlog.Requirement) (all []delivery.Call) {
+				calls := func(id string, r txlog.Requirement) (all []dialect.Call) {
 					if receipted {
 						all = append(all, receipt(id))
 					}
@@ -72,11 +72,11 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 				}
 				for range 2 { // what is known of a text outlives that it is refused
 					_, err := e.atomic(calls("unmet", test.unmet)...)
-					var rows *delivery.RowsError
-					if !errors.As(err, &rows) || rows.Got != test.got || delivery.Unmet(test.unmet, test.got).Error() != rows.Error() {
+					var rows *dialect.RowsError
+					if !errors.As(err, &rows) || rows.Got != test.got || dialect.Unmet(test.unmet, test.got).Error() != rows.Error() {
 						t.Errorf("%s under %v: %v, want a RowsError of %d", test.text, test.unmet, err, test.got)
 					}
-					classIs(t, test.text, err, delivery.Refused)
+					classIs(t, test.text, err, dialect.Refused)
 				}
 				e.inState('I')
 				e.is(all, before)
@@ -123,12 +123,12 @@ func TestAtomicErrorOfAWriteUnderRequiredRowsIsItsOwn(t *testing.T) {
 		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)", "CREATE TABLE moody (id int)",
 			"CREATE FUNCTION mood() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL::text || CAST('bed_rows: 0' AS int); END $$",
 			"CREATE TRIGGER mood BEFORE INSERT ON moody FOR EACH ROW EXECUTE FUNCTION mood()")
-		for text, class := range map[string]delivery.Class{
-			"INSERT INTO stock VALUES (1, 11)":                                 delivery.Duplicate,
-			"UPDATE stock SET n = -1":                                          delivery.Refused,
-			"UPDATE stock SET n = CAST('x' || n AS int)":                       delivery.Refused,
-			"UPDATE stock SET n = CAST('bed_rows: 1' || substr('', n) AS int)": delivery.Refused,
-			"INSERT INTO moody VALUES (1)":                                     delivery.Refused,
+		for text, class := range map[string]dialect.Class{
+			"INSERT INTO stock VALUES (1, 11)":                                 dialect.Duplicate,
+			"UPDATE stock SET n = -1":                                          dialect.Refused,
+			"UPDATE stock SET n = CAST('x' || n AS int)":                       dialect.Refused,
+			"UPDATE stock SET n = CAST('bed_rows: 1' || substr('', n) AS int)": dialect.Refused,
+			"INSERT INTO moody VALUES (1)":                                     dialect.Refused,
 		} {
 			_, err := e.atomic(receipt("r"), required(txlog.Exactly(1), text))
 			if _, ok := err.(*pgconn.PgError); !ok {

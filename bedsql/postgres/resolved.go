@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -215,21 +215,21 @@ const resolvedKey = "github.com/bedsql/bed/resolved"
 
 // greet implements Dialect.Greet without a round trip for our own connector: servers with
 // PostgreSQL's protocol report their properties on dialling.
-func greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
+func greet(ctx context.Context, conn driver.Conn) (dialect.Facts, error) {
 	std := stdlibConn(conn)
 	if std == nil {
-		return delivery.Facts{}, nil
+		return dialect.Facts{}, nil
 	}
 	pg := std.Conn().PgConn()
 	text, known := pg.CustomData()[resolvedKey].(string)
 	if !known {
 		has, err := resolve(ctx, pg, nil)
 		if err != nil {
-			return delivery.Facts{}, err
+			return dialect.Facts{}, err
 		}
 		text = has.text
 	}
-	return delivery.Facts{Session: text, Warning: warning(pg.ParameterStatus)}, nil
+	return dialect.Facts{Session: text, Warning: warning(pg.ParameterStatus)}, nil
 }
 
 // isPooled implements Dialect.Pooled.

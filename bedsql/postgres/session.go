@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -82,7 +82,7 @@ func (q *query) send(p *pgconn.Pipeline) {
 
 // encode encodes each argument as pgx does in this mode. It encodes all of them before the
 // first call is sent: an unsuitable one costs only its error.
-func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, error) {
+func (s *session) encode(ctx context.Context, calls []dialect.Call) ([]*query, error) {
 	descriptions, err := s.describe(ctx, calls)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, 
 }
 
 // describe queries the server for the parameters of texts that are still unknown.
-func (s *session) describe(ctx context.Context, calls []delivery.Call) (map[string]*pgconn.StatementDescription, error) {
+func (s *session) describe(ctx context.Context, calls []dialect.Call) (map[string]*pgconn.StatementDescription, error) {
 	if s.mode == pgx.QueryExecModeExec {
 		return nil, nil
 	}
@@ -196,7 +196,7 @@ func (s *session) unname() {
 
 // forget drops the descriptions of calls after an error that may come from an outdated one:
 // a column has another type, a pooler changed servers.
-func (s *session) forget(calls []delivery.Call, err error) {
+func (s *session) forget(calls []dialect.Call, err error) {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && len(server.Code) == 5 {
 		switch server.Code[:2] {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -56,7 +56,7 @@ func holdsDocument(v any) bool {
 // sendable implements Dialect.Sendable. In the modes without a query for parameter types,
 // pgx's ability to encode is known before there is a connection. pgx must know the type of a
 // slice, and of its kept form.
-func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call delivery.Call) (int, error) {
+func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call dialect.Call) (int, error) {
 	var types *pgtype.Map
 	for i, a := range call.Args {
 		if v, ok := a.Value.(pgx.QueryExecMode); ok {

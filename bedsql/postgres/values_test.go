@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -112,7 +112,7 @@ func acceptedValues() []any {
 func TestAcceptedValuesComeBackFromTheLog(t *testing.T) {
 	t.Parallel()
 	for _, v := range acceptedValues() {
-		if _, err := dialecttest.Replayed(dialect, v); err != nil {
+		if _, err := dialecttest.Replayed(postgresDialect, v); err != nil {
 			t.Errorf("%T(%v): %v", v, v, err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestAmbiguousValuesAreRefused(t *testing.T) {
 		pgtype.Array[int32]{Elements: []int32{1}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
 		pgtype.Range[int]{}, [][][]int{{{1}}}, [][]myInt{{1}, {2}}, [2][2]int32{{1, 2}, {3, 4}},
 	} {
-		kept, err := dialect.Storable(v)
+		kept, err := postgresDialect.Storable(v)
 		if err == nil {
 			t.Errorf("%T is kept as %T", v, kept)
 			continue
@@ -151,7 +151,7 @@ func TestNamedArgumentsAndModesWork(t *testing.T) {
 		back := make([]any, len(args))
 		for i := range args {
 			var err error
-			if back[i], err = dialecttest.Replayed(dialect, args[i]); err != nil {
+			if back[i], err = dialecttest.Replayed(postgresDialect, args[i]); err != nil {
 				t.Fatal(err)
 			}
 			if reflect.TypeOf(back[i]) != reflect.TypeOf(args[i]) {
@@ -175,7 +175,7 @@ func TestUndialledConnectionTakesWhatPgxTakes(t *testing.T) {
 	t.Parallel()
 	v := structJSON{"x", 1}
 	nv := driver.NamedValue{Ordinal: 1, Value: v}
-	if err := dialect.CheckNamedValue(&nv); err != nil || nv.Value != v {
+	if err := postgresDialect.CheckNamedValue(&nv); err != nil || nv.Value != v {
 		t.Errorf("%v became %v, %v", v, nv.Value, err)
 	}
 }
@@ -205,7 +205,7 @@ func TestHooksDecideWhetherAStructIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]struct {
-		dialect *delivery.Dialect
+		dialect *dialect.Dialect
 		kept    bool
 	}{
 		"no hook":                    {TargetOf(cfg, "d").Dialect, true},

@@ -1,15 +1,15 @@
 package sqlite
 
 import (
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
 // name is this kind of database's name in configurations.
 const name = "sqlite"
 
-// dialect has no Atomic and no CommitWith: without a network they would save no round trips.
-var dialect = &delivery.Dialect{
+// sqliteDialect has no Atomic and no CommitWith: without a network they would save no round trips.
+var sqliteDialect = &dialect.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorSQLite,
 	Classify:         classify,

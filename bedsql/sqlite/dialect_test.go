@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
 )
 
@@ -18,7 +18,7 @@ var (
 	conn = dialecttest.Conn
 )
 
-func classIs(t *testing.T, what string, err error, want delivery.Class) {
+func classIs(t *testing.T, what string, err error, want dialect.Class) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("%s: no error", what)
@@ -44,14 +44,14 @@ const schema = `CREATE TABLE t (id INTEGER PRIMARY KEY, n INT NOT NULL CHECK (n 
 func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES (@b, ?)"
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, Dialect: dialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
+		Name: name, Dialect: sqliteDialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
 		DB: func(t testing.TB) testdb.DB {
 			db := testdb.SQLite(t)
 			db.DSN += "&_pragma=foreign_keys(1)"
 			return db
 		},
 		WithParam: func(dsn, param string) string { return dsn + "&" + param },
-		Code: func(code string) delivery.Class {
+		Code: func(code string) dialect.Class {
 			n, _ := strconv.Atoi(code)
 			return classifyCode(n)
 		},
@@ -69,7 +69,7 @@ func TestDialect(t *testing.T) {
 			}
 			return map[string][]string{"ErrorCodeString": codes}
 		},
-		BadConn: delivery.Unreachable,
+		BadConn: dialect.Unreachable,
 		Schema: []string{
 			schema, "CREATE TABLE r (i INT UNIQUE ON CONFLICT ROLLBACK)", "INSERT INTO r VALUES (1)",
 			"CREATE TABLE tr (i INT); CREATE TRIGGER back BEFORE INSERT ON tr BEGIN SELECT RAISE(ROLLBACK, 'back'); END",

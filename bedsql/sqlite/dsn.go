@@ -45,7 +45,7 @@ func target(where location, bare, name string) (delivery.Target, error) {
 	}
 	return delivery.Target{
 		Connector:  connector,
-		Dialect:    dialect,
+		Dialect:    sqliteDialect,
 		DataSource: name,
 		Settings:   settings(where.query),
 		With: func(settings string) (delivery.Target, error) {

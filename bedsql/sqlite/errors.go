@@ -9,26 +9,26 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"modernc.org/sqlite"
 )
 
 // classify returns the class of a driver's error for a write. The driver turns extended
 // result codes on, which tell the kind of a constraint.
-func classify(err error) delivery.Class {
+func classify(err error) dialect.Class {
 	var server *sqlite.Error
 	if errors.As(err, &server) {
 		return classifyCode(server.Code())
 	}
 	if errors.Is(err, driver.ErrBadConn) {
-		return delivery.Unreachable
+		return dialect.Unreachable
 	}
 	if dialects.BeginsWith(err, argumentErrors) {
-		return delivery.Refused
+		return dialect.Refused
 	}
 	// The context ended: the driver returns its error even if the statement had finished just
 	// before the interrupt.
-	return delivery.Unknown
+	return dialect.Unknown
 }
 
 // argumentErrors are the beginnings of the driver's (or database/sql's) errors about
@@ -59,7 +59,7 @@ func primary(err error) int {
 }
 
 // classifyCode looks up an extended result code, then its primary code.
-func classifyCode(code int) delivery.Class {
+func classifyCode(code int) dialect.Class {
 	return codes.Class(strconv.Itoa(code), strconv.Itoa(code&0xff))
 }
 

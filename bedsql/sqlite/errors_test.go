@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
@@ -21,7 +21,7 @@ func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
 	if err := c.Raw(func(dc any) error {
 		_, err := dc.(driver.ExecerContext).ExecContext(context.Background(), "INSERT INTO t (id, n) VALUES (5, ?)",
 			[]driver.NamedValue{{Ordinal: 1, Value: int32(1)}})
-		classIs(t, "a type that is none of the driver's", err, delivery.Refused)
+		classIs(t, "a type that is none of the driver's", err, dialect.Refused)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -36,16 +36,16 @@ func TestSQLiteMayDoBetterLater(t *testing.T) {
 	holder, other := conn(t, db), conn(t, db)
 	must(t, holder, "BEGIN IMMEDIATE")
 	_, err := other.ExecContext(context.Background(), "INSERT INTO t (id, n) VALUES (7, 1)")
-	classIs(t, "locked by another connection", err, delivery.Contention)
+	classIs(t, "locked by another connection", err, dialect.Contention)
 	must(t, holder, "ROLLBACK")
 
-	classIs(t, "no such directory", open(t, filepath.Join(t.TempDir(), "no", "x.db")).Ping(), delivery.Retryable)
+	classIs(t, "no such directory", open(t, filepath.Join(t.TempDir(), "no", "x.db")).Ping(), dialect.Retryable)
 
 	small := open(t, filepath.Join(t.TempDir(), "s.db"))
 	small.SetMaxOpenConns(1)
 	must(t, small, "CREATE TABLE b (b BLOB)", "PRAGMA max_page_count = 4")
 	_, err = small.Exec("INSERT INTO b VALUES (zeroblob(100000))")
-	classIs(t, "full", err, delivery.Retryable)
+	classIs(t, "full", err, dialect.Retryable)
 }
 
 func TestReadOnlyFileRefusesCallersAndStopsJobs(t *testing.T) {
@@ -56,7 +56,7 @@ func TestReadOnlyFileRefusesCallersAndStopsJobs(t *testing.T) {
 	for what, dsn := range map[string]string{"mode=ro": "file:" + path + "?mode=ro", "query_only": path + "?_query_only=1"} {
 		db := open(t, dsn)
 		_, err := db.Exec("INSERT INTO t (id, n) VALUES (7, 1)")
-		classIs(t, what, err, delivery.Refused)
+		classIs(t, what, err, dialect.Refused)
 		if !isReadOnly(err) {
 			t.Errorf("%s: %v does not say that it takes no writes", what, err)
 		}
@@ -82,7 +82,7 @@ func TestReadOnlyFileRefusesCallersAndStopsJobs(t *testing.T) {
 func takesWrites(t *testing.T, db *sql.DB) (err error) {
 	t.Helper()
 	_ = conn(t, db).Raw(func(dc any) error {
-		err = dialect.Writable(t.Context(), dc.(driver.Conn))
+		err = sqliteDialect.Writable(t.Context(), dc.(driver.Conn))
 		return nil
 	})
 	return err
@@ -95,7 +95,7 @@ func TestNoDatabaseIsRetryable(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := open(t, path).Exec("INSERT INTO t (id, n) VALUES (7, 1)")
-	classIs(t, "NOTADB", err, delivery.Retryable)
+	classIs(t, "NOTADB", err, dialect.Retryable)
 }
 
 func TestEndedContextIsUnknown(t *testing.T) {
@@ -107,7 +107,7 @@ func TestEndedContextIsUnknown(t *testing.T) {
 	c := conn(t, db)
 	if err := c.Raw(func(dc any) error {
 		_, err := dc.(driver.ExecerContext).ExecContext(ctx, "INSERT INTO t (id, n) VALUES (5, 1)", nil)
-		classIs(t, "cancelled", err, delivery.Unknown)
+		classIs(t, "cancelled", err, dialect.Unknown)
 		return nil
 	}); err != nil {
 		t.Fatal(err)

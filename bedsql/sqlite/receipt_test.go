@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestReceiptsDuplicateIsToldByItsColumn(t *testing.T) {
@@ -39,7 +39,7 @@ func duplicateIsToldByItsColumn(t *testing.T, ddl string) {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
-	if _, err := db.Exec(receipt); !isReceiptDuplicate(err, "r") || classify(err) != delivery.Duplicate {
+	if _, err := db.Exec(receipt); !isReceiptDuplicate(err, "r") || classify(err) != dialect.Duplicate {
 		t.Errorf("%v is not said to be the receipt's", err)
 	}
 	for _, text := range []string{
@@ -47,7 +47,7 @@ func duplicateIsToldByItsColumn(t *testing.T, ddl string) {
 		"INSERT INTO bed_receipt2 VALUES (1, 2)", "INSERT INTO bed_receipt2 VALUES (2, 1)",
 	} {
 		_, err := db.Exec(text)
-		if isReceiptDuplicate(err, "r") || classify(err) != delivery.Duplicate {
+		if isReceiptDuplicate(err, "r") || classify(err) != dialect.Duplicate {
 			t.Errorf("%s: %v is said to be the receipt's", text, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -23,7 +24,7 @@ func Register(name string, cfg bedsql.Config) error {
 // in memory (NoSideConnection).
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
 	if target.Dialect == nil {
-		target.Dialect = dialect
+		target.Dialect = sqliteDialect
 	}
 	return bedsql.NewConnector(target, cfg)
 }
@@ -32,7 +33,7 @@ func init() {
 	txlog.RegisterBackend(name, txlog.Backend{
 		Flavor:    txlog.FlavorSQLite,
 		Connector: logConnector,
-		Answered:  func(err error) bool { return classify(err) != delivery.Unknown },
+		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,
 	})
 }

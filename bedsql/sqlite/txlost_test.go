@@ -18,7 +18,7 @@ func lostIs(t *testing.T, c *sql.Conn, cause error, want bool) {
 	}
 	if err := c.Raw(func(dc any) error {
 		inner := dc.(driver.Conn)
-		if got := dialect.TransactionLost(context.Background(), inner, cause); got != want {
+		if got := sqliteDialect.TransactionLost(context.Background(), inner, cause); got != want {
 			t.Errorf("after %v lost is %v, want %v", cause, got, want)
 		}
 		_, err := dc.(driver.ExecerContext).ExecContext(context.Background(), "COMMIT", nil)
@@ -80,7 +80,7 @@ func TestInterruptedStatement(t *testing.T) {
 		if err == nil {
 			t.Error("the endless statement ended")
 		}
-		if !dialect.TransactionLost(ctx, dc.(driver.Conn), err) {
+		if !sqliteDialect.TransactionLost(ctx, dc.(driver.Conn), err) {
 			t.Errorf("after %v the transaction is said to live on", err)
 		}
 		if _, err := dc.(driver.ExecerContext).ExecContext(context.Background(), "COMMIT", nil); err == nil {
@@ -94,7 +94,7 @@ func TestInterruptedStatement(t *testing.T) {
 
 func TestSessionThatCannotBeAskedIsLost(t *testing.T) {
 	t.Parallel()
-	if !dialect.TransactionLost(context.Background(), nil, context.Canceled) {
+	if !sqliteDialect.TransactionLost(context.Background(), nil, context.Canceled) {
 		t.Error("a session that cannot be asked is taken for a safe one")
 	}
 }

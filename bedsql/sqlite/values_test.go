@@ -8,7 +8,7 @@ import (
 func TestMonotonicClockIsNotKept(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	kept, err := dialect.Storable(now)
+	kept, err := sqliteDialect.Storable(now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -149,15 +149,15 @@ func ReadAnswer(text string) (*Answer, error) {
 }
 
 // StoreAnswer keeps the answer to u with its receipt, inside the open local transaction on conn.
-func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
+func StoreAnswer(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
 	for i := range a.Statements {
 		if err := a.Statements[i].unkept; err != nil {
-			return Outcome{Class: delivery.Refused, Err: err}
+			return Outcome{Class: dialect.Refused, Err: err}
 		}
 	}
 	text, err := json.Marshal(a)
 	if err != nil {
-		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
+		return Outcome{Class: dialect.Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
 	}
 	c := call(r.sql(d.Flavor).result, storedFingerprint(u), string(text), u.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
@@ -165,7 +165,7 @@ func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 		return Failed(d, err, before)
 	}
 	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return Outcome{Class: delivery.Refused, Err: errors.New("bed: the receipt of the idempotency key, in which the answer is kept, is gone")}
+		return Outcome{Class: dialect.Refused, Err: errors.New("bed: the receipt of the idempotency key, in which the answer is kept, is gone")}
 	}
 	return Outcome{}
 }
@@ -173,7 +173,7 @@ func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 // InsertReceipt inserts the receipt of u at the beginning of its local transaction. A second
 // request under the same idempotency key waits here. Found and OnReceipt mean the same as for
 // Apply; then, and after an error, the transaction is rolled back.
-func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
+func InsertReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
 	c := r.insert(d.Flavor, u, false)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
@@ -198,7 +198,7 @@ func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, t
 	case found == nil:
 		return goneReceipt(), nil
 	case found.Void:
-		return Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided}, nil
+		return Outcome{Class: dialect.Refused, Voided: true, Err: dialect.ErrVoided}, nil
 	default:
 		return Outcome{Found: true, Replayed: true}, found
 	}

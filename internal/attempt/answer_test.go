@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -31,14 +31,14 @@ func (r *oneValue) Next(dest []driver.Value) error {
 // A request whose answer could not be repeated must not be applied.
 func TestUnstorableAnswerRefusesTheRequestUnsent(t *testing.T) {
 	t.Parallel()
-	rows, err := BufferWrite(new(delivery.Dialect), &oneValue{value: complex(1, 2)})
+	rows, err := BufferWrite(new(dialect.Dialect), &oneValue{value: complex(1, 2)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var a Answer
 	a.Add(Prints{}, nil, rows)
-	out := StoreAnswer(context.Background(), new(delivery.Dialect), nil, &txlog.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
-	if out.Class != delivery.Refused || out.Err == nil || !strings.Contains(out.Err.Error(), "cannot be kept") || !strings.Contains(out.Err.Error(), "complex128") {
+	out := StoreAnswer(context.Background(), new(dialect.Dialect), nil, &txlog.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
+	if out.Class != dialect.Refused || out.Err == nil || !strings.Contains(out.Err.Error(), "cannot be kept") || !strings.Contains(out.Err.Error(), "complex128") {
 		t.Errorf("the outcome is %v: %v; want a refusal that names the type", out.Class, out.Err)
 	}
 }

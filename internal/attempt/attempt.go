@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -19,7 +19,7 @@ type Outcome struct {
 	// Err is nil when the unit was delivered; otherwise the driver's own error.
 	Err error
 	// Class is the class of Err.
-	Class delivery.Class
+	Class dialect.Class
 	// Assumed means that a duplicate key, met after an earlier attempt of unknown outcome, counts
 	// as delivery. Another client's row may hold the key; this is the known limit of AtLeastOnce.
 	Assumed bool
@@ -50,11 +50,11 @@ type Outcome struct {
 func (o Outcome) Delivered() bool { return o.Err == nil }
 
 // Maybe reports whether the unit may or may not have been applied.
-func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == delivery.Unknown }
+func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == dialect.Unknown }
 
 // Failed makes the outcome of a statement's error. before means that the statement itself was not
 // sent.
-func Failed(d *delivery.Dialect, err error, before bool) Outcome {
+func Failed(d *dialect.Dialect, err error, before bool) Outcome {
 	o := Outcome{Err: err}
 	if before {
 		o.Class = d.DialClass(err)
@@ -69,7 +69,7 @@ func Failed(d *delivery.Dialect, err error, before bool) Outcome {
 
 // assume turns a duplicate key met after a maybe into a delivery.
 func (o Outcome) assume(inDoubt bool) Outcome {
-	if inDoubt && o.Err != nil && o.Class == delivery.Duplicate {
+	if inDoubt && o.Err != nil && o.Class == dialect.Duplicate {
 		return Outcome{Assumed: true, ConnLost: o.ConnLost}
 	}
 	return o
@@ -80,13 +80,13 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 // ignores NotReplayable; the caller must check it. A unit with unreadable parameters is Refused.
 // On return the connection holds no open transaction, or ConnLost is set and the caller must close
 // it.
-func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Replay(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
-		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
+		return Outcome{Class: dialect.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
 	}
 	calls, err := callsOf(u)
 	if err != nil {
-		return Outcome{Class: delivery.Refused, Err: err}
+		return Outcome{Class: dialect.Refused, Err: err}
 	}
 	switch {
 	case u.Receipt != "":
@@ -103,21 +103,21 @@ func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 }
 
 // callsOf are u's statements as they are sent.
-func callsOf(u *txlog.Unit) ([]delivery.Call, error) {
-	calls := make([]delivery.Call, 0, len(u.Statements))
+func callsOf(u *txlog.Unit) ([]dialect.Call, error) {
+	calls := make([]dialect.Call, 0, len(u.Statements))
 	for i, s := range u.Statements {
 		args, err := s.Args()
 		if err != nil {
 			return nil, fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)
 		}
-		calls = append(calls, delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared, Required: s.Required})
+		calls = append(calls, dialect.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared, Required: s.Required})
 	}
 	return calls, nil
 }
 
 // together runs statements as one local transaction. A single statement takes one round trip if
 // the dialect supports it. rows means the same as for Apply.
-func together(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, rows, inDoubt bool) Outcome {
+func together(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, rows, inDoubt bool) Outcome {
 	if len(calls) == 1 && d.Atomic != nil && !rows {
 		if results, handled, err := d.Atomic(ctx, conn, calls); err != nil {
 			return Failed(d, err, false).assume(inDoubt)
@@ -151,24 +151,24 @@ func together(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls 
 // and unwraps to the driver's error.
 type certain struct {
 	error
-	class delivery.Class
+	class dialect.Class
 }
 
 func (e *certain) Unwrap() error { return e.error }
 
 // Certainly returns the class.
-func (e *certain) Certainly() delivery.Class { return e.class }
+func (e *certain) Certainly() dialect.Class { return e.class }
 
 // Certain gives err a class, whatever its own class is.
-func Certain(err error, class delivery.Class) error { return &certain{err, class} }
+func Certain(err error, class dialect.Class) error { return &certain{err, class} }
 
 // NotSent marks err, of the given class, as met before the write was sent, unless err is an
 // answer.
-func NotSent(err error, class delivery.Class) error {
-	if class != delivery.Unknown {
+func NotSent(err error, class dialect.Class) error {
+	if class != dialect.Unknown {
 		return err
 	}
-	return Certain(err, delivery.Unreachable)
+	return Certain(err, dialect.Unreachable)
 }
 
 // Event makes the event of an attempt on u. It omits parameters that it cannot read.
@@ -193,7 +193,7 @@ func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) 
 // receipt first, in the same local transaction. If it meets the receipt, it applies nothing and
 // returns Found or Voided. If another attempt is just writing the receipt, Apply waits for that
 // attempt. With rows, it runs the last call by Query and reads all its rows.
-func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+func Apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
 	if err := ctx.Err(); err != nil {
 		return Failed(d, err, true)
 	}
@@ -203,10 +203,10 @@ func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 	return withOrder(ctx, d, conn, u, r, func() Outcome { return onOrder(d, u, apply(ctx, d, conn, calls, u, r, rows)) })
 }
 
-func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
 	receipt, fences := r.insert(d.Flavor, u, false), r.fences(d.Flavor, u)
 	if d.Atomic != nil && !rows && u.Fingerprint == "" {
-		own := append(append(make([]delivery.Call, 0, 1+len(fences)+len(calls)), receipt), fences...)
+		own := append(append(make([]dialect.Call, 0, 1+len(fences)+len(calls)), receipt), fences...)
 		results, handled, err := d.Atomic(ctx, conn, append(own, calls...))
 		switch {
 		case !handled:
@@ -253,7 +253,7 @@ func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 }
 
 // applyFailed classifies the error of an attempt sent in one piece.
-func applyFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
+func applyFailed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
 	out := Failed(d, err, false)
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)
@@ -264,12 +264,12 @@ func applyFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	return out
 }
 
-func isReceipt(d *delivery.Dialect, out Outcome, u *txlog.Unit) bool {
-	return out.Class == delivery.Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
+func isReceipt(d *dialect.Dialect, out Outcome, u *txlog.Unit) bool {
+	return out.Class == dialect.Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
 }
 
 // onReceipt reads the failure of a receipt's own insert.
-func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+func onReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
 	if out.Class.Later() && dberr.Of(out.Err).Contended() {
 		out.OnReceipt = true
 	}
@@ -292,7 +292,7 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	case found == nil:
 		return goneReceipt()
 	case found.Void:
-		return Outcome{Class: delivery.Refused, Voided: true, Reported: found.Reported, Err: delivery.ErrVoided}
+		return Outcome{Class: dialect.Refused, Voided: true, Reported: found.Reported, Err: dialect.ErrVoided}
 	default:
 		return found.outcome(u)
 	}
@@ -302,7 +302,7 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 // finds out whether the work is done or void. The outcome hides the duplicate key error, because
 // no one made a mistake.
 func unread(err error, lost bool) Outcome {
-	return Outcome{Class: delivery.Unknown, OnReceipt: true, ConnLost: lost,
+	return Outcome{Class: dialect.Unknown, OnReceipt: true, ConnLost: lost,
 		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
 }
 
@@ -310,13 +310,13 @@ func unread(err error, lost bool) Outcome {
 // attempt can run the unit. The outcome hides the duplicate key error, because no one made a
 // mistake.
 func goneReceipt() Outcome {
-	return Outcome{Class: delivery.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt of an earlier attempt was met and is gone")}
+	return Outcome{Class: dialect.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt of an earlier attempt was met and is gone")}
 }
 
 // Look reads u's receipt to find out whether u was applied. It changes nothing else. If it returns
 // Found, it has renewed the receipt, because an unanswered attempt may still arrive. It does not
 // wait for an attempt in flight.
-func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
+func Look(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
 	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
 	if err != nil || found == nil || found.Void {
 		return Outcome{}, err
@@ -334,7 +334,7 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 		return out
 	}
 	if !f.Of(u) {
-		return Outcome{Class: delivery.Refused, Voided: true, Err: f.reused(u)}
+		return Outcome{Class: dialect.Refused, Voided: true, Err: f.reused(u)}
 	}
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
@@ -354,7 +354,7 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 // Under a caller's key the receipt does not stay, because the caller may resend the request. Doubt
 // arises there only after an answer to the receipt's own insert. A later insert that succeeds
 // therefore shows that the attempt has ended.
-func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Void(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	ended := func(out Outcome) Outcome { return out }
 	if u.Fingerprint != "" {
 		tx, err := BeginTx(ctx, conn, driver.TxOptions{})
@@ -366,7 +366,7 @@ func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 	c := r.insert(d.Flavor, u, true)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
-		return ended(Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided})
+		return ended(Outcome{Class: dialect.Refused, Voided: true, Err: dialect.ErrVoided})
 	}
 	out := ended(Failed(d, err, before))
 	out.OnReceipt = waited(ctx, before)
@@ -377,7 +377,7 @@ func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 // under another receipt. u has no caller's key. Supersede inserts u's receipt as void, with that
 // reason. It returns false if an attempt was applied, or if the receipt is void for another
 // reason, as the caller may know. It waits for an attempt in flight.
-func Supersede(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (certain bool, err error) {
+func Supersede(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (certain bool, err error) {
 	c := r.insert(d.Flavor, u, true)
 	c.Args[len(c.Args)-1].Value = voidAmended
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
@@ -402,7 +402,7 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 // Commit ends the open local transaction on conn with u's receipt in it. finish commits the
 // transaction, and undo rolls it back; plain means that finish is a bare COMMIT. An error that is
 // an answer means that nothing was committed, except for Found.
-func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
+func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	fences := r.fences(d.Flavor, u)
 	rolledBack := func(out Outcome) Outcome {
@@ -412,7 +412,7 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 		return out
 	}
 	if plain && d.CommitWith != nil {
-		handled, err := d.CommitWith(ctx, conn, append([]delivery.Call{receipt}, fences...))
+		handled, err := d.CommitWith(ctx, conn, append([]dialect.Call{receipt}, fences...))
 		if handled {
 			if err == nil {
 				return Outcome{}
@@ -430,14 +430,14 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
 		out := Failed(d, err, before)
-		if out.Class == delivery.Unknown {
-			out.Class = delivery.Unreachable // COMMIT was not sent
+		if out.Class == dialect.Unknown {
+			out.Class = dialect.Unreachable // COMMIT was not sent
 		}
 		return onCommitReceipt(ctx, d, conn, u, r, rolledBack(out))
 	}
 	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
-		if failed.Class == delivery.Unknown {
-			failed.Class = delivery.Unreachable // COMMIT was not sent
+		if failed.Class == dialect.Unknown {
+			failed.Class = dialect.Unreachable // COMMIT was not sent
 		}
 		return rolledBack(failed)
 	}
@@ -446,7 +446,7 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 
 // onCommitReceipt handles a transaction that meets its own receipt: the job overtook it. The
 // transaction is rolled back, and the job's work stands.
-func onCommitReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+func onCommitReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)
 	}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -28,16 +28,16 @@ type Reply struct {
 // One runs a single statement as one attempt, in the session's autocommit. A statement with a row
 // requirement runs in a local transaction. One reads all rows of a statement that returns rows.
 // inDoubt means that an earlier attempt of the same statement may have been applied.
-func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
+func One(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect.Call, rows, inDoubt bool) Outcome {
 	if c.Required.Given() {
-		return together(ctx, d, conn, []delivery.Call{c}, rows, inDoubt)
+		return together(ctx, d, conn, []dialect.Call{c}, rows, inDoubt)
 	}
 	return Inside(ctx, d, conn, c, rows, inDoubt)
 }
 
 // Inside is One inside the open local transaction on conn. The caller must not commit it after an
 // error: a statement that misses its row requirement has run all the same.
-func Inside(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
+func Inside(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect.Call, rows, inDoubt bool) Outcome {
 	byQuery := rows || c.Required.Given() && d.Flavor == txlog.FlavorMySQL && returns(c.SQL)
 	r, before, err := Send(ctx, conn, &c, byQuery)
 	if err != nil {
@@ -81,7 +81,7 @@ func Check(r txlog.Requirement, res driver.Result, rows *Rows) error {
 	if got >= 0 && r.Met(got) {
 		return nil
 	}
-	return delivery.Unmet(r, got)
+	return dialect.Unmet(r, got)
 }
 
 // returns reports whether text returns rows. For such a statement, MySQL's driver reports 0
@@ -100,7 +100,7 @@ func returns(text string) bool {
 
 // Send runs a call as the application sent it, with rows by Query. before reports an error from
 // before the statement itself was sent: its prepare failed, or ctx had already ended.
-func Send(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r Reply, before bool, err error) {
+func Send(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool) (r Reply, before bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, true, err
 	}
@@ -130,7 +130,7 @@ func Send(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r
 }
 
 // sendText runs a call unprepared. It returns driver.ErrSkip if the driver cannot.
-func sendText(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r Reply, err error) {
+func sendText(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool) (r Reply, err error) {
 	if rows {
 		switch conn := conn.(type) {
 		case driver.QueryerContext:
@@ -184,13 +184,13 @@ func SendStmt(ctx context.Context, st driver.Stmt, args []driver.NamedValue, row
 
 // Exec is Send with Exec for a text.
 func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
-	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, false)
+	r, before, err := Send(ctx, conn, &dialect.Call{SQL: query, Args: args}, false)
 	return r.Result, before, err
 }
 
 // Query is Send with Query for a text.
 func Query(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
-	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, true)
+	r, before, err := Send(ctx, conn, &dialect.Call{SQL: query, Args: args}, true)
 	return r.Rows, before, err
 }
 
@@ -272,8 +272,8 @@ func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
 }
 
 // call makes a Call for one of our own statements.
-func call(text string, args ...any) delivery.Call {
-	c := delivery.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
+func call(text string, args ...any) dialect.Call {
+	c := dialect.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
 	for i, v := range args {
 		c.Args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 	}
@@ -301,7 +301,7 @@ type argumentsError string
 func (e argumentsError) Error() string { return string(e) }
 
 // Certainly returns Refused: nothing was run, and nothing will be.
-func (argumentsError) Certainly() delivery.Class { return delivery.Refused }
+func (argumentsError) Certainly() dialect.Class { return dialect.Refused }
 
 // CheckCount compares the number of arguments with the number that st takes. database/sql promises
 // this check to drivers.
@@ -353,10 +353,10 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 
 // CommitTx commits tx, the open local transaction on conn, within ctx. CommitFailed classifies its
 // error.
-func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
+func CommitTx(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if d.Flavor == txlog.FlavorMySQL {
 		if err := ctx.Err(); err != nil {
-			return NotSent(err, delivery.Unknown)
+			return NotSent(err, dialect.Unknown)
 		}
 		return end(ctx, conn, "COMMIT", tx.Commit)
 	}
@@ -364,7 +364,7 @@ func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 }
 
 // within runs a method of driver.Tx within ctx, although the method takes no context.
-func within(ctx context.Context, d *delivery.Dialect, conn driver.Conn, f func() error) error {
+func within(ctx context.Context, d *dialect.Dialect, conn driver.Conn, f func() error) error {
 	if d.Interrupt == nil || ctx.Done() == nil {
 		return f()
 	}
@@ -414,7 +414,7 @@ type Session struct {
 	// Memory is the dialect's own; nil at first.
 	Memory any
 	// Facts come from its dial.
-	Facts delivery.Facts
+	Facts dialect.Facts
 
 	closed bool
 }
@@ -446,7 +446,7 @@ const rollbackTimeout = time.Second
 //
 // SQLite runs in this process, and closing the connection would lose a database in memory. There
 // the transaction is rolled back.
-func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, err error) Outcome {
+func CommitFailed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, err error) Outcome {
 	out := Failed(d, err, false)
 	if d.Flavor == txlog.FlavorSQLite {
 		out.ConnLost = !RolledBack(d, Rollback(context.WithoutCancel(ctx), d, conn, nil))
@@ -462,13 +462,13 @@ func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, er
 
 // goesOn reports whether conn has no open transaction after a COMMIT was answered with out's
 // error.
-func goesOn(d *delivery.Dialect, conn driver.Conn, out Outcome) bool {
+func goesOn(d *dialect.Dialect, conn driver.Conn, out Outcome) bool {
 	return d.Idle != nil && out.Class.Answered() && !out.ConnLost && d.Idle(conn)
 }
 
 // Rollback rolls back tx, the open local transaction on conn. If tx is nil, it rolls back a
 // transaction begun by a statement. It closes conn unless RolledBack is true of the error.
-func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
+func Rollback(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
@@ -491,7 +491,7 @@ func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 
 // RolledBack reports whether a ROLLBACK that returned err left no transaction open. SQLite returns
 // an error after it has rolled back on its own.
-func RolledBack(d *delivery.Dialect, err error) bool {
+func RolledBack(d *dialect.Dialect, err error) bool {
 	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
 }
 
@@ -508,10 +508,10 @@ func end(ctx context.Context, conn driver.Conn, text string, plain func() error)
 }
 
 // rolledBack rolls back the transaction that an outcome before COMMIT left open.
-func rolledBack(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
-	if o.Err != nil && o.Class == delivery.Unknown {
+func rolledBack(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
+	if o.Err != nil && o.Class == dialect.Unknown {
 		// COMMIT was never sent: the server rolls back with the session.
-		o.Class = delivery.Unreachable
+		o.Class = dialect.Unreachable
 	}
 	if !RolledBack(d, Rollback(ctx, d, conn, tx)) {
 		o.ConnLost = true

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -34,7 +34,7 @@ type Found struct {
 // ReadReceipt looks a receipt up, and returns nil if there is no receipt. It neither sees an
 // uncommitted receipt nor waits for it. With nil, the work is not applied or not yet: an attempt
 // may be running.
-func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
+func ReadReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	rows, err := askCommitted(ctx, d, conn, r.sql(d.Flavor).read, id)
 	if err != nil || len(rows) == 0 {
 		return nil, err
@@ -47,7 +47,7 @@ func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 
 // askCommitted is Ask for receipts, outside any transaction. It sees all committed rows and no
 // others, whatever isolation level the DSN, the account or the server sets for the session.
-func askCommitted(ctx context.Context, d *delivery.Dialect, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
+func askCommitted(ctx context.Context, d *dialect.Dialect, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
 	if d.Flavor == txlog.FlavorSQLite {
 		return askSQLite(ctx, conn, query, args...)
 	}
@@ -86,7 +86,7 @@ func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any)
 // from the end of the unit, and another attempt of it may have begun just now. gone means that f
 // belongs to another request under the key, and was purged meanwhile. Its outcome is then unknown
 // to us: a late or remaining entry of this request would find no receipt.
-func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
+func keepReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
 	keep, others := r.retention(u), f.UnitID != owner(u)
 	if others {
 		// The receipt of another request under the key: retention counts from that request, but an
@@ -102,7 +102,7 @@ func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 
 // MarkReported notes in u's void receipt that the caller has its answer and the entry is removed.
 // If a late write to the log brings the entry back, an operator has nothing to decide.
-func MarkReported(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func MarkReported(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).reported, u.Receipt)); err != nil {
 		return Failed(d, err, false)
 	}
@@ -111,7 +111,7 @@ func MarkReported(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u 
 
 // FindReceipt is ReadReceipt for a mere look: a database without the table
 // bed_receipt holds no receipt.
-func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
+func FindReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	found, err := ReadReceipt(ctx, d, conn, r, id)
 	if err != nil && NoReceipts(d, r, err) {
 		return nil, nil
@@ -121,12 +121,12 @@ func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 
 // NoReceiptTable wraps err in the error that explains how to create the table. NoReceipts must be
 // true of err.
-func NoReceiptTable(d *delivery.Dialect, r Receipts, err error) error {
-	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: err}
+func NoReceiptTable(d *dialect.Dialect, r Receipts, err error) error {
+	return &dialect.ReceiptTableError{Statement: creation(d, r), Err: err}
 }
 
 // NoReceipts reports whether err means that the table bed_receipt is missing.
-func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
+func NoReceipts(d *dialect.Dialect, r Receipts, err error) bool {
 	switch {
 	case err == nil:
 		return false
@@ -137,7 +137,7 @@ func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
 }
 
 // noTable reports whether err means that the named table is missing.
-func noTable(d *delivery.Dialect, err error, table string) bool {
+func noTable(d *dialect.Dialect, err error, table string) bool {
 	if err == nil || !strings.Contains(err.Error(), table) {
 		return false
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -29,12 +29,12 @@ func (e *NotOneDML) Error() string {
 func (e *NotOneDML) Shown() string { return strings.TrimPrefix(e.Error(), "bed: ") }
 
 // Certainly returns Refused: nothing was run, and nothing will be.
-func (*NotOneDML) Certainly() delivery.Class { return delivery.Refused }
+func (*NotOneDML) Certainly() dialect.Class { return dialect.Refused }
 
 // OnlyDML returns a *NotOneDML for the first statement other than a single DML or a message. Some
 // texts depend on the session's reading of quotes. OnlyDML asks conn about it; without conn it
 // lets them pass.
-func OnlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, statements []txlog.Statement) error {
+func OnlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, statements []txlog.Statement) error {
 	for i, s := range statements {
 		kind, sure := sqltext.IsOneWrite(d.Flavor, s.SQL)
 		switch {
@@ -55,7 +55,7 @@ func OnlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, stateme
 }
 
 // quoting asks how the session of conn reads quotes.
-func quoting(ctx context.Context, d *delivery.Dialect, conn driver.Conn) (q delivery.Quoting, err error) {
+func quoting(ctx context.Context, d *dialect.Dialect, conn driver.Conn) (q dialect.Quoting, err error) {
 	switch {
 	case d.Quoting != nil:
 		return d.Quoting(conn), nil
@@ -63,5 +63,5 @@ func quoting(ctx context.Context, d *delivery.Dialect, conn driver.Conn) (q deli
 		return 0, nil
 	}
 	mode, err := Setting(ctx, conn, "SELECT @@SESSION.sql_mode")
-	return delivery.ModeQuoting(mode), err
+	return dialect.ModeQuoting(mode), err
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -78,8 +78,8 @@ func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderS
 
 // fences returns the calls that follow u's receipt. Each refuses to go back behind a later write
 // under one of u's order keys.
-func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []delivery.Call {
-	calls := make([]delivery.Call, len(u.Order))
+func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []dialect.Call {
+	calls := make([]dialect.Call, len(u.Order))
 	for i, o := range u.Order {
 		calls[i] = call(r.sql(f).order.fence, o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
 	}
@@ -87,7 +87,7 @@ func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []delivery.Call {
 }
 
 // Fence runs the fences of u in the open transaction. A failure leaves the transaction open.
-func Fence(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Fence(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	for _, c := range r.fences(d.Flavor, u) {
 		if _, before, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
 			out := Failed(d, err, before)
@@ -100,20 +100,20 @@ func Fence(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.
 
 // EnsureOrder finds or creates the table bed_order, for a local transaction that could not do so
 // before its COMMIT.
-func EnsureOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+func EnsureOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
 	s := r.sql(d.Flavor).order
 	_, err := Ask(ctx, conn, s.probe)
 	if !noTable(d, err, orderTable) {
 		return err
 	}
 	if _, _, err = Exec(ctx, conn, s.create, nil); err != nil && d.Class(err).Answered() {
-		return &delivery.ReceiptTableError{Statement: s.create, Err: err}
+		return &dialect.ReceiptTableError{Statement: s.create, Err: err}
 	}
 	return err
 }
 
 // overtaken reports whether err comes from a fence.
-func overtaken(d *delivery.Dialect, err error) bool {
+func overtaken(d *dialect.Dialect, err error) bool {
 	if err == nil || !strings.Contains(err.Error(), orderTable) {
 		return false
 	}
@@ -130,22 +130,22 @@ func overtaken(d *delivery.Dialect, err error) bool {
 
 // onOrder classifies an attempt of u that was rolled back: a fence in its way means that u was
 // overtaken. u's receipt, inserted before the fence, was not there.
-func onOrder(d *delivery.Dialect, u *txlog.Unit, out Outcome) Outcome {
+func onOrder(d *dialect.Dialect, u *txlog.Unit, out Outcome) Outcome {
 	if len(u.Order) > 0 && overtaken(d, out.Err) {
-		out.Class, out.Err = delivery.Refused, delivery.ErrOvertaken
+		out.Class, out.Err = dialect.Refused, dialect.ErrOvertaken
 	}
 	return out
 }
 
 // withOrder runs an attempt of u, which has an order key. If the table bed_order is missing, it
 // creates the table and runs the attempt again.
-func withOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, run func() Outcome) Outcome {
+func withOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, run func() Outcome) Outcome {
 	out := run()
 	if !noTable(d, out.Err, orderTable) {
 		return out
 	}
 	if out.ConnLost { // the next attempt creates it
-		return Outcome{Class: delivery.Retryable, Err: out.Err, ConnLost: true}
+		return Outcome{Class: dialect.Retryable, Err: out.Err, ConnLost: true}
 	}
 	_, _, err := Exec(ctx, conn, r.sql(d.Flavor).order.create, nil)
 	if err != nil && !d.Class(err).Answered() {
@@ -154,13 +154,13 @@ func withOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	if again := run(); !noTable(d, again.Err, orderTable) {
 		return again
 	}
-	return Outcome{Class: delivery.Retryable, Err: &delivery.ReceiptTableError{Statement: r.sql(d.Flavor).order.create, Err: fmt.Errorf("no table %s beside it: %w", orderTable, err)}}
+	return Outcome{Class: dialect.Retryable, Err: &dialect.ReceiptTableError{Statement: r.sql(d.Flavor).order.create, Err: fmt.Errorf("no table %s beside it: %w", orderTable, err)}}
 }
 
 // PurgeOrder erases rows of bed_order of the log r.LogIdentity, from the key after on. It erases a
 // row after its retention if no unit in the log has its key. next means the same as for
 // PurgeReceipts.
-func PurgeOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
+func PurgeOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
 	s := &r.sql(d.Flavor).order
 	rows, err := askCommitted(ctx, d, conn, s.page, r.LogIdentity, after)
 	if noTable(d, err, orderTable) || d.Flavor == txlog.FlavorMySQL && dberr.Of(err).Denied() {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, from the id after on. It
@@ -19,7 +19,7 @@ import (
 // request then either renews the receipt or finds it gone (keepReceipt). PurgeReceipts returns the
 // number of erased receipts and the id for the next page, also after a failure. The id is empty at
 // the end.
-func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
+func PurgeReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {
 		id, unit string
 		state    int64

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -48,7 +48,7 @@ func (r Receipts) Placed(f txlog.Flavor, table string) string {
 }
 
 // ReceiptID is the id of the receipt of a unit without a caller's key.
-func ReceiptID(d *delivery.Dialect, unitID string) string {
+func ReceiptID(d *dialect.Dialect, unitID string) string {
 	if d.Receipt == nil {
 		return unitID
 	}
@@ -56,7 +56,7 @@ func ReceiptID(d *delivery.Dialect, unitID string) string {
 }
 
 // insert is the call that writes u's receipt.
-func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call {
+func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) dialect.Call {
 	if u.Fingerprint == "" && !void {
 		return call(r.sql(f).insertPlain, u.Receipt, owner(u), r.LogIdentity, r.Retention.Milliseconds())
 	}
@@ -72,7 +72,7 @@ func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call
 }
 
 // Insertion returns the call that writes u's receipt, for a transaction of the application.
-func (r Receipts) Insertion(f txlog.Flavor, u *txlog.Unit) delivery.Call {
+func (r Receipts) Insertion(f txlog.Flavor, u *txlog.Unit) dialect.Call {
 	return r.insert(f, u, false)
 }
 
@@ -99,14 +99,14 @@ const readCommitted driver.IsolationLevel = 2
 
 // EraseReceipts deletes existing receipts. It runs at READ COMMITTED: InnoDB's default level would
 // lock the gaps between them, and every new receipt lands in these gaps.
-func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, ids []string) error {
+func EraseReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, ids []string) error {
 	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
 	return err
 }
 
 // byIDs runs a statement that names receipts by their ids, after its own args. It does so in
 // transactions of limited size, and returns the number of changed rows.
-func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
+func byIDs(ctx context.Context, d *dialect.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
 	opts := driver.TxOptions{Isolation: readCommitted}
 	if d.Flavor == txlog.FlavorSQLite {
 		opts.Isolation = 0 // it has no levels
@@ -117,7 +117,7 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL,
 		portion = receiptPageSize
 	}
 	for page := range slices.Chunk(ids, receiptPageSize) {
-		var calls []delivery.Call
+		var calls []dialect.Call
 		for some := range slices.Chunk(page, portion) {
 			text, values := s[0], slices.Clip(args)
 			if isArray {
@@ -140,7 +140,7 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL,
 
 // alone runs statements of our own as a local transaction, and returns how many
 // rows they changed.
-func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driver.TxOptions, calls ...delivery.Call) (rows int, err error) {
+func alone(ctx context.Context, d *dialect.Dialect, conn driver.Conn, opts driver.TxOptions, calls ...dialect.Call) (rows int, err error) {
 	tx, err := BeginTx(ctx, conn, opts)
 	if err != nil {
 		return 0, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
@@ -85,7 +86,7 @@ func (e *SchemaError) Error() string {
 }
 
 // Certainly returns Retryable: nothing was sent, but a later try may succeed.
-func (*SchemaError) Certainly() delivery.Class { return delivery.Retryable }
+func (*SchemaError) Certainly() dialect.Class { return dialect.Retryable }
 
 // LogError reports that the log could not return the place of the receipts.
 type LogError struct {
@@ -101,13 +102,13 @@ func (e *LogError) Error() string {
 func (e *LogError) Unwrap() error { return e.Err }
 
 // Certainly returns Retryable: nothing was sent, but a later try may succeed.
-func (*LogError) Certainly() delivery.Class { return delivery.Retryable }
+func (*LogError) Certainly() dialect.Class { return dialect.Retryable }
 
 // CheckSchema compares r's schema with the schema in the log. If the log has no schema yet, it
 // stores r's. A resent request under a key, or a job with other settings, must look in the same
 // place for the receipt. CheckSchema returns a SchemaError if they differ, and a LogError if the
 // log fails.
-func CheckSchema(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
+func CheckSchema(ctx context.Context, d *dialect.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
 	if d.Flavor != txlog.FlavorMySQL && d.Flavor != txlog.FlavorPostgres {
 		return nil
 	}
@@ -152,7 +153,7 @@ func elsewhere(dataSource, says, remembers string) *SchemaError {
 
 // notAtHome returns a SchemaError if unqualified names lead to another table of
 // receipts.
-func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
+func notAtHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).home)
 	if err != nil || len(rows) == 0 {
 		return err
@@ -165,7 +166,7 @@ func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataS
 
 // EnsureReceipts finds or creates the table of receipts, and its ReceiptSchema, on conn's
 // database. If the account may not create it, the error holds the statement to run.
-func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
 	probe := r.sql(d.Flavor).probe
 	_, err := Ask(ctx, conn, probe)
 	var cerr error
@@ -188,7 +189,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 		return rightsError(ctx, d, conn, r, err)
 	}
 	if _, older := Ask(ctx, conn, r.sql(d.Flavor).probeOlder); older == nil {
-		return &delivery.ReceiptTableError{Statement: r.sql(d.Flavor).add, Err: err}
+		return &dialect.ReceiptTableError{Statement: r.sql(d.Flavor).add, Err: err}
 	}
 	if cerr == nil {
 		cerr = err
@@ -196,7 +197,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	if d.Class(cerr).Later() && !noSchema(cerr) {
 		return cerr // a lock, a server that is busy: the next write looks again
 	}
-	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: cerr}
+	return &dialect.ReceiptTableError{Statement: creation(d, r), Err: cerr}
 }
 
 // receiptKeys are the names of the key by which dialects recognise a duplicate receipt; SQLite
@@ -206,7 +207,7 @@ var receiptKeys = [...][]string{txlog.FlavorMySQL: {"PRIMARY", "bed_receipt_id"}
 var errKeyless = errors.New("it has no primary key: work whose receipt is there would be applied again")
 
 // keyed returns an error if the table has no primary key.
-func keyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+func keyed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
 	if d.Flavor == 0 {
 		return nil
 	}
@@ -224,11 +225,11 @@ func keyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipt
 	if s.table.HasKey(tables.IndexesOf(indexes), receiptKeys[d.Flavor]...) {
 		return nil
 	}
-	return &delivery.ReceiptTableError{Statement: s.table.AddKey(r.Table(d.Flavor)), Err: errKeyless}
+	return &dialect.ReceiptTableError{Statement: s.table.AddKey(r.Table(d.Flavor)), Err: errKeyless}
 }
 
 // createReceipts creates the table, after its schema if the schema is missing.
-func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+func createReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
 	ddl := r.sql(d.Flavor).create
 	_, _, err := Exec(ctx, conn, ddl, nil)
 	if r.Schema != "" && noSchema(err) {
@@ -248,7 +249,7 @@ func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 }
 
 // creation returns the statements by which an operator creates the table.
-func creation(d *delivery.Dialect, r Receipts) string {
+func creation(d *dialect.Dialect, r Receipts) string {
 	ddl := r.sql(d.Flavor).create
 	if r.Schema != "" {
 		ddl = schemaCreation(d, r) + ";\n" + ddl
@@ -256,7 +257,7 @@ func creation(d *delivery.Dialect, r Receipts) string {
 	return ddl
 }
 
-func schemaCreation(d *delivery.Dialect, r Receipts) string {
+func schemaCreation(d *dialect.Dialect, r Receipts) string {
 	return "CREATE SCHEMA IF NOT EXISTS " + quoteSchema(d.Flavor, r.Schema)
 }
 
@@ -269,7 +270,7 @@ func noSchema(err error) bool {
 // ReceiptsElsewhere finds other tables of receipts to which sessions of the same database may
 // lead. It returns each as r with its place, or, if the account cannot use it, as the GRANT
 // statements to run. In MySQL such tables are where init_connect leads.
-func ReceiptsElsewhere(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (usable []Receipts, unusable []string, err error) {
+func ReceiptsElsewhere(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (usable []Receipts, unusable []string, err error) {
 	query := r.sql(d.Flavor).elsewhere
 	if query == "" {
 		return nil, nil, nil
@@ -291,7 +292,7 @@ func ReceiptsElsewhere(ctx context.Context, d *delivery.Dialect, conn driver.Con
 // the quoted database, and in PostgreSQL schema, to which unqualified names lead; it is empty if
 // they lead nowhere. The ReceiptSchema, if any, comes first, because writes still lead to the
 // other place.
-func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (place string, err error) {
+func ReceiptPlace(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (place string, err error) {
 	switch d.Flavor {
 	case 0:
 		return "", nil
@@ -320,7 +321,7 @@ const ownFor = " for "
 
 // ReceiptRights turns err into a ReceiptRightsError if the account of conn's session lacks a right
 // on bed_receipt. It returns any other err unchanged.
-func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
+func ReceiptRights(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, err error) error {
 	if err == nil || !dberr.Of(err).Denied() {
 		return err
 	}
@@ -330,7 +331,7 @@ func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	switch {
 	case strings.Contains(err.Error(), orderTable):
 		rights := grant(ctx, d, conn, r)
-		return &delivery.ReceiptRightsError{Grant: strings.Replace(rights, receiptTable, orderTable, 1), Err: err}
+		return &dialect.ReceiptRightsError{Grant: strings.Replace(rights, receiptTable, orderTable, 1), Err: err}
 	case !ofSchema && !strings.Contains(err.Error(), receiptTable):
 		return err
 	}
@@ -338,13 +339,13 @@ func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 }
 
 // rightsError is ReceiptRights for an error about the table.
-func rightsError(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
-	return &delivery.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
+func rightsError(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, err error) error {
+	return &dialect.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
 }
 
 // grant returns the statement that an operator has to run. It includes the account and place of
 // conn's session if the server returns them.
-func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) string {
+func grant(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) string {
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
 	account := "this account"
 	if d.Flavor == txlog.FlavorPostgres {

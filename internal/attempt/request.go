@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -167,7 +167,7 @@ func (f *Found) reused(u *txlog.Unit) error {
 func (f *Found) differs(u *txlog.Unit) error {
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
-		return delivery.ErrKeyReused
+		return dialect.ErrKeyReused
 	}
 	for i, s := range u.Statements {
 		if i == len(answer.Statements) {
@@ -223,7 +223,7 @@ func (a *AnswerStatement) Differs(n int, s txlog.Statement, p Prints) error {
 }
 
 func reused(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{delivery.ErrKeyReused}, args...)...)
+	return fmt.Errorf("%w: "+format, append([]any{dialect.ErrKeyReused}, args...)...)
 }
 
 func count(n int, what string) string {

@@ -6,7 +6,7 @@ import (
 	"io"
 	"reflect"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // maxBuffered bounds the rows held in memory, in bytes.
@@ -20,7 +20,7 @@ var errCut = fmt.Errorf("bed: the write returns more than the %d MiB of rows tha
 // returns that error. If the server carried out the write but the driver cannot decode a row, the
 // write is done. The decoding error then follows the rows before it, as it does from the driver.
 // So does the error of rows beyond maxBuffered.
-func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
+func BufferWrite(d *dialect.Dialect, rows driver.Rows) (*Rows, error) {
 	b, err := BufferBounded(d, rows)
 	if err != nil || b.rest == nil {
 		return b, err
@@ -41,7 +41,7 @@ func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 
 // BufferBounded is BufferWrite for rows that the caller may pass on early: rows beyond maxBuffered
 // come from the driver.
-func BufferBounded(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
+func BufferBounded(d *dialect.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
 	b.ColumnTypes.read(rows)
 	var err error
@@ -53,7 +53,7 @@ func BufferBounded(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 }
 
 // end closes rows that ended with err.
-func (b *Rows) end(d *delivery.Dialect, rows driver.Rows, err error) error {
+func (b *Rows) end(d *dialect.Dialect, rows driver.Rows, err error) error {
 	closed := rows.Close()
 	if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
 		return closed

@@ -7,7 +7,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // cutRows end with an error after n rows.
@@ -30,11 +30,11 @@ func (r *cutRows) Next(dest []driver.Value) error {
 // Only io.EOF itself ends the rows, as in database/sql: a wrapped one means a broken connection.
 func TestABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
 	t.Parallel()
-	if rows, err := BufferWrite(new(delivery.Dialect), &cutRows{n: 2, err: io.EOF}); err != nil || len(rows.rows) != 2 {
+	if rows, err := BufferWrite(new(dialect.Dialect), &cutRows{n: 2, err: io.EOF}); err != nil || len(rows.rows) != 2 {
 		t.Errorf("whole rows: %v, %v", rows, err)
 	}
 	cut := fmt.Errorf("reading from the server: %w", io.EOF)
-	if _, err := BufferWrite(new(delivery.Dialect), &cutRows{n: 2, err: cut}); !errors.Is(err, cut) {
+	if _, err := BufferWrite(new(dialect.Dialect), &cutRows{n: 2, err: cut}); !errors.Is(err, cut) {
 		t.Errorf("cut rows: %v, want their error", err)
 	}
 }
@@ -42,7 +42,7 @@ func TestABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
 func TestUndecodableRowsEndLikeTheDrivers(t *testing.T) {
 	t.Parallel()
 	decode, server := errors.New("convert field 0 failed"), errors.New("refused at the end")
-	d := &delivery.Dialect{Undecoded: func(err error) bool { return errors.Is(err, decode) }}
+	d := &dialect.Dialect{Undecoded: func(err error) bool { return errors.Is(err, decode) }}
 	rows, err := BufferWrite(d, &cutRows{n: 2, err: decode})
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -16,7 +16,7 @@ import (
 // local transaction. Err nil means that the part is compensated; Voided means that there was
 // nothing to run. Otherwise the outcome is the same as Apply's, and the caller may always repeat
 // Undo, because a void receipt means compensated. Undo waits for a forward attempt in flight.
-func Undo(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
+func Undo(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
 	for range undoLooks {
 		out := Void(ctx, d, conn, part, r)
 		switch {
@@ -29,7 +29,7 @@ func Undo(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlo
 			return out
 		}
 	}
-	return Outcome{Class: delivery.Retryable, OnReceipt: true, Err: errOther}
+	return Outcome{Class: dialect.Retryable, OnReceipt: true, Err: errOther}
 }
 
 // undoLooks bounds how often Undo reads a receipt again after another attempt was faster.
@@ -39,10 +39,10 @@ const undoLooks = 3
 var errOther = errors.New("bed: another attempt to compensate the part was faster")
 
 // undoApplied makes the receipt void and runs the part's statements.
-func undoApplied(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
+func undoApplied(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
 	calls, err := callsOf(part)
 	if err != nil {
-		return Outcome{Class: delivery.Refused, Err: err}
+		return Outcome{Class: dialect.Refused, Err: err}
 	}
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
@@ -56,7 +56,7 @@ func undoApplied(ctx context.Context, d *delivery.Dialect, conn driver.Conn, par
 		return out
 	}
 	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return rolledBack(ctx, d, conn, tx, Outcome{Class: delivery.Retryable, OnReceipt: true, Err: errOther})
+		return rolledBack(ctx, d, conn, tx, Outcome{Class: dialect.Retryable, OnReceipt: true, Err: errOther})
 	}
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	for _, c := range calls {

@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -130,7 +131,7 @@ func TestUndoneOnceWhatWasApplied(t *testing.T) {
 		if out := r.undoOn(t.Context(), conn); !out.Delivered() || !out.Voided {
 			t.Errorf("once more: %+v", out)
 		}
-		if out := r.replay(t.Context(), conn); !out.Voided || !errors.Is(out.Err, delivery.ErrVoided) {
+		if out := r.replay(t.Context(), conn); !out.Voided || !errors.Is(out.Err, dialect.ErrVoided) {
 			t.Errorf("done again: %+v", out)
 		}
 		r.want(t, 100, 1)
@@ -191,7 +192,7 @@ func TestDoubledCompensationIsAppliedOnce(t *testing.T) {
 			struck := cut(proxy)
 			out := r.undoOn(t.Context(), conn)
 			<-struck
-			if out.Class != delivery.Unknown || !out.ConnLost {
+			if out.Class != dialect.Unknown || !out.ConnLost {
 				t.Errorf("an answer was lost: %+v", out)
 			}
 			eventually(t, func() bool { return r.undoOn(t.Context(), r.conn(t)).Delivered() })
@@ -343,7 +344,7 @@ func TestWhatIsNotUndoneCanBeUndoneLater(t *testing.T) {
 			t.Fatalf("%+v", out)
 		}
 		r.exec(t, "UPDATE account SET balance = 50")
-		if out := r.undoOn(t.Context(), conn); out.Class != delivery.Refused || out.ConnLost {
+		if out := r.undoOn(t.Context(), conn); out.Class != dialect.Refused || out.ConnLost {
 			t.Errorf("%+v", out)
 		}
 		r.want(t, 50, 0)

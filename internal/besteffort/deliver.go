@@ -13,12 +13,12 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -26,7 +26,7 @@ import (
 type Config struct {
 	// DataSource is the name under which the console counts the writes; empty means no counting.
 	DataSource string
-	Dialect    *delivery.Dialect
+	Dialect    *dialect.Dialect
 
 	// These are bedsql.Config's, with its defaults.
 
@@ -266,7 +266,7 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 		return nil
 	case errors.Is(err, txlog.ErrUnstorable):
 		return each(func(d *InFlight) error {
-			return attempt.Certain(fmt.Errorf("bed: the write was not sent, the transaction log can never take it: %w", err), delivery.Refused)
+			return attempt.Certain(fmt.Errorf("bed: the write was not sent, the transaction log can never take it: %w", err), dialect.Refused)
 		})
 	default:
 		return each(func(d *InFlight) error {
@@ -307,7 +307,7 @@ func (e *Deliverer) try(ctx context.Context, d *InFlight) {
 	if out := &d.Outcome; out.Err != nil {
 		d.hung = dberr.TimedOut(ctx, bounded) && !out.Class.Answered()
 		d.inDoubt = d.inDoubt || out.Maybe()
-		if out.Class == delivery.Unclassified {
+		if out.Class == dialect.Unclassified {
 			e.reports.unclassified(d)
 		}
 		d.failed = append(d.failed, txlog.Attempt{At: time.Now(), Origin: d.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})

@@ -12,9 +12,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -61,8 +61,8 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	refusal := errors.New("no")
 	for name, outcome := range map[string]attempt.Outcome{
 		"delivered": {},
-		"refused":   {Err: refusal, Class: delivery.Refused},
-		"pending":   {Err: refusal, Class: delivery.Retryable},
+		"refused":   {Err: refusal, Class: dialect.Refused},
+		"pending":   {Err: refusal, Class: dialect.Retryable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +73,7 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 				defer func() { _ = storage.Close() }()
 				e := New(Config{
 					Storage: storage, Lease: 200 * time.Millisecond, LogTimeout: time.Second,
-					Dialect: &delivery.Dialect{}, Logger: quiet,
+					Dialect: &dialect.Dialect{}, Logger: quiet,
 				})
 				defer e.Close(context.Background())
 				id := txlog.NewID()
@@ -108,8 +108,8 @@ func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
 	quiet.SetOutput(io.Discard)
 	storage := overtaken{txlog.NewMemory()}
 	defer func() { _ = storage.Memory.Close() }()
-	for class, refused := range map[delivery.Class]bool{delivery.Contention: false, delivery.Retryable: false, delivery.Refused: true} {
-		e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: time.Second, RetryInitial: time.Millisecond, Dialect: &delivery.Dialect{}, Logger: quiet})
+	for class, refused := range map[dialect.Class]bool{dialect.Contention: false, dialect.Retryable: false, dialect.Refused: true} {
+		e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: time.Second, RetryInitial: time.Millisecond, Dialect: &dialect.Dialect{}, Logger: quiet})
 		id := txlog.NewID()
 		d := &InFlight{
 			Unit:          &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
@@ -143,7 +143,7 @@ func TestSilentLogDoesNotDelayADeliveredWrite(t *testing.T) {
 	defer func() { _ = storage.Memory.Close() }()
 	e := New(Config{
 		Storage: storage, Lease: time.Minute, LogTimeout: 20 * time.Millisecond, RetryInitial: time.Millisecond,
-		Dialect: &delivery.Dialect{}, Logger: quiet,
+		Dialect: &dialect.Dialect{}, Logger: quiet,
 	})
 	id := txlog.NewID()
 	d := &InFlight{
@@ -184,7 +184,7 @@ func TestReceiptStaysWhileItsEntryMayComeBack(t *testing.T) {
 			defer func() { _ = storage.Close() }()
 			erased := ""
 			e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond,
-				Dialect: &delivery.Dialect{}, Erase: func(_ context.Context, _ removal.Session, receipts []string) { erased = receipts[0] }})
+				Dialect: &dialect.Dialect{}, Erase: func(_ context.Context, _ removal.Session, receipts []string) { erased = receipts[0] }})
 			id := txlog.NewID()
 			d := &InFlight{
 				Unit:     &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
@@ -213,17 +213,17 @@ func TestRefusalIsReturnedIfLateEntriesAreHarmless(t *testing.T) {
 			quiet.SetOutput(io.Discard)
 			e := New(Config{
 				Storage: storage, SyncMaxDeliveryTryTimes: 1, Lease: time.Minute, LogTimeout: 10 * time.Second,
-				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 10 * time.Second, Dialect: &delivery.Dialect{}, Logger: quiet,
+				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 10 * time.Second, Dialect: &dialect.Dialect{}, Logger: quiet,
 			})
 			defer e.Close(context.Background())
 			id, refusal, voided := txlog.NewID(), errors.New("no"), 0
 			d := &InFlight{
 				Unit: &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{
-					first: func() attempt.Outcome { return attempt.Outcome{Err: refusal, Class: delivery.Refused} },
+					first: func() attempt.Outcome { return attempt.Outcome{Err: refusal, Class: dialect.Refused} },
 					void: func() attempt.Outcome {
 						voided++
-						return attempt.Outcome{Err: delivery.ErrVoided, Class: delivery.Refused, Voided: true}
+						return attempt.Outcome{Err: dialect.ErrVoided, Class: dialect.Refused, Voided: true}
 					},
 				},
 			}
@@ -369,7 +369,7 @@ func TestOnlyItsReceiptReportsKeyedRequestUnapplied(t *testing.T) {
 		want    error
 	}{
 		"there":               {attempt.Outcome{Found: true, Replayed: true}, nil},
-		"none":                {attempt.Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided}, listener.ErrNotLogged},
+		"none":                {attempt.Outcome{Class: dialect.Refused, Voided: true, Err: dialect.ErrVoided}, listener.ErrNotLogged},
 		"that cannot be read": {notApplied, listener.ErrUnknownOutcome},
 	} {
 		for _, logging := range []Logging{LogAlongside, LogOnFailure} {

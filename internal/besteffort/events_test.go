@@ -10,8 +10,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -33,9 +33,9 @@ func TestListenersHearTheCallersAnswerOnce(t *testing.T) {
 		attempts []error
 	}{
 		"delivered at once":  {outcomes: []attempt.Outcome{{}}, attempts: []error{nil}},
-		"delivered by retry": {outcomes: []attempt.Outcome{{Err: busy, Class: delivery.Retryable}, {}}, attempts: []error{busy, nil}},
-		"refused":            {outcomes: []attempt.Outcome{{Err: no, Class: delivery.Refused}}, want: no, attempts: []error{no}},
-		"pending":            {outcomes: []attempt.Outcome{{Err: busy, Class: delivery.Retryable}}, want: listener.ErrPending, attempts: []error{busy, busy, busy}},
+		"delivered by retry": {outcomes: []attempt.Outcome{{Err: busy, Class: dialect.Retryable}, {}}, attempts: []error{busy, nil}},
+		"refused":            {outcomes: []attempt.Outcome{{Err: no, Class: dialect.Refused}}, want: no, attempts: []error{no}},
+		"pending":            {outcomes: []attempt.Outcome{{Err: busy, Class: dialect.Retryable}}, want: listener.ErrPending, attempts: []error{busy, busy, busy}},
 		"not logged":         {storage: full{txlog.NewMemory()}, want: listener.ErrNotLogged},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestListenersHearTheCallersAnswerOnce(t *testing.T) {
 				}
 			})
 			e := New(Config{
-				Storage: c.storage, Dialect: &delivery.Dialect{}, Bus: bus, Logger: quiet,
+				Storage: c.storage, Dialect: &dialect.Dialect{}, Bus: bus, Logger: quiet,
 				SyncMaxDeliveryTryTimes: 2, RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: time.Minute,
 				Lease: time.Minute, LogTimeout: time.Second,
 			})

@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -186,7 +186,7 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 		}
 		p := pending(d, fmt.Errorf("%w; it is to be compensated at %s: %w", cause, part.DataSource, d.Outcome.Err))
 		p.DataSource, p.Compensating = part.DataSource, true
-		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: d.Outcome.Maybe(), Err: d.Outcome.Err.Error(), Park: d.Outcome.Class == delivery.Refused || d.Outcome.Class == delivery.Duplicate}
+		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: d.Outcome.Maybe(), Err: d.Outcome.Err.Error(), Park: d.Outcome.Class == dialect.Refused || d.Outcome.Class == dialect.Duplicate}
 		if err := e.release(ctx, d, v); err == nil && v.Park {
 			p.Parked = true
 			e.reports.parked(d)
@@ -211,7 +211,7 @@ func (g *Group) undo(ctx context.Context, d *InFlight, part *txlog.Unit) (out at
 		if !out.OnReceipt {
 			tries++
 		}
-		if out.Err == nil || out.Class == delivery.Refused || out.Class == delivery.Duplicate || lacksRights(out.Err) ||
+		if out.Err == nil || out.Class == dialect.Refused || out.Class == dialect.Duplicate || lacksRights(out.Err) ||
 			!jitter.Sleep(retries, pause.NextBackOff()) || d.lease.Lost() {
 			break
 		}

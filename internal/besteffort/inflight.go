@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -108,7 +108,7 @@ type InFlight struct {
 // final reports whether the error of the first attempt is the caller's.
 func (d *InFlight) final() bool {
 	switch out := &d.Outcome; {
-	case out.Class == delivery.Refused, out.Class == delivery.Duplicate, d.AnswerIsFinal && out.Class.Answered():
+	case out.Class == dialect.Refused, out.Class == dialect.Duplicate, d.AnswerIsFinal && out.Class.Answered():
 		return true
 	default: // it never left, and there is no other way to run it
 		return d.Unit.NotReplayable != "" && !out.Maybe()
@@ -119,7 +119,7 @@ func (d *InFlight) final() bool {
 // will be. A refusal says so itself.
 func (d *InFlight) answer() error {
 	if out := &d.Outcome; !out.Class.Answered() {
-		return attempt.Certain(out.Err, delivery.Unreachable)
+		return attempt.Certain(out.Err, dialect.Unreachable)
 	}
 	return d.Outcome.Err
 }
@@ -136,7 +136,7 @@ func LeftOpen(dataSource string, out attempt.Outcome, log error) error {
 
 // parksRefusal reports whether a refusal of d is to be parked in the log.
 func (d *InFlight) parksRefusal() bool {
-	return d.KeepRefused && !d.Held && (d.Awaited || !errors.Is(d.Outcome.Err, delivery.ErrKeyReused))
+	return d.KeepRefused && !d.Held && (d.Awaited || !errors.Is(d.Outcome.Err, dialect.ErrKeyReused))
 }
 
 // Refused reports whether d was refused and is left to RefuseAll or Park.

@@ -14,7 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -107,7 +107,7 @@ func loggingDeliverer(s txlog.Storage, change ...func(*Config)) *Deliverer {
 	quiet.SetOutput(io.Discard)
 	cfg := Config{
 		Storage: s, Lease: 30 * time.Second, LogTimeout: 5 * time.Second, RetryInitial: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond,
-		RetryTimeout: 10 * time.Second, Dialect: &delivery.Dialect{}, Logger: quiet, Unlogged: new(atomic.Uint64),
+		RetryTimeout: 10 * time.Second, Dialect: &dialect.Dialect{}, Logger: quiet, Unlogged: new(atomic.Uint64),
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -135,7 +135,7 @@ var (
 	errNo      = errors.New("no")
 	errNoLog   = errors.New("the log is down")
 	errInDoubt = fmt.Errorf("%w: %w", txlog.ErrInDoubt, errNoLog)
-	refusal    = attempt.Outcome{Err: errNo, Class: delivery.Refused}
-	maybe      = attempt.Outcome{Err: errCut, Class: delivery.Unknown}
-	notApplied = attempt.Outcome{Err: errCut, Class: delivery.Unreachable}
+	refusal    = attempt.Outcome{Err: errNo, Class: dialect.Refused}
+	maybe      = attempt.Outcome{Err: errCut, Class: dialect.Unknown}
+	notApplied = attempt.Outcome{Err: errCut, Class: dialect.Unreachable}
 )

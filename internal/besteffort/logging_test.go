@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -293,10 +293,10 @@ func TestReceiptWithoutEntryIsErasedOnceUnneeded(t *testing.T) {
 		"alongside, applied":          {LogAlongside, attempt.Outcome{}, attempt.Outcome{}, true, nil},
 		"found by another attempt":    {LogOnFailure, attempt.Outcome{Found: true}, attempt.Outcome{}, false, nil},
 		"decided to have been done":   {LogOnFailure, maybe, attempt.Outcome{Found: true}, false, nil},
-		"decided never to be done":    {LogOnFailure, maybe, attempt.Outcome{Voided: true, Class: delivery.Refused, Err: delivery.ErrVoided}, false, listener.ErrNotLogged},
+		"decided never to be done":    {LogOnFailure, maybe, attempt.Outcome{Voided: true, Class: dialect.Refused, Err: dialect.ErrVoided}, false, listener.ErrNotLogged},
 		"the target cannot be asked":  {LogOnFailure, maybe, notApplied, false, listener.ErrUnknownOutcome},
 		"alongside, cannot be asked":  {LogAlongside, maybe, notApplied, false, listener.ErrUnknownOutcome},
-		"alongside, decided not done": {LogAlongside, maybe, attempt.Outcome{Voided: true, Class: delivery.Refused, Err: delivery.ErrVoided}, false, listener.ErrNotLogged},
+		"alongside, decided not done": {LogAlongside, maybe, attempt.Outcome{Voided: true, Class: dialect.Refused, Err: dialect.ErrVoided}, false, listener.ErrNotLogged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

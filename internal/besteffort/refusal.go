@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,7 +40,7 @@ func (e *Deliverer) RefuseAll(ctx context.Context, refused, unsent []*InFlight) 
 		case i < len(refused):
 			answer = e.stillThere(own, d, err)
 		case gone:
-			answer = attempt.Certain(fmt.Errorf("bed: the message to %s was not sent: its group was refused, and its entry is removed", d.Unit.DataSource), delivery.Unreachable)
+			answer = attempt.Certain(fmt.Errorf("bed: the message to %s was not sent: its group was refused, and its entry is removed", d.Unit.DataSource), dialect.Unreachable)
 		default:
 			answer = pending(d, logged(err))
 		}

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -38,7 +38,7 @@ func (e *Deliverer) retry(ctx context.Context, d *InFlight) error {
 				e.reports.warn(d.Unit, nil, "bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
 			}
 			return nil
-		case d.Outcome.Class == delivery.Refused, d.Outcome.Class == delivery.Duplicate:
+		case d.Outcome.Class == dialect.Refused, d.Outcome.Class == dialect.Duplicate:
 			return e.refused(ctx, d)
 		case d.hung, lacksRights(d.Outcome.Err):
 			return e.handOver(ctx, d)
@@ -50,7 +50,7 @@ func (e *Deliverer) retry(ctx context.Context, d *InFlight) error {
 // lacksRights reports whether the account lacks the right to read the receipt. Only an operator
 // can fix that.
 func lacksRights(err error) bool {
-	var rights *delivery.ReceiptRightsError
+	var rights *dialect.ReceiptRightsError
 	return errors.As(err, &rights)
 }
 
@@ -107,7 +107,7 @@ func (e *Deliverer) handOver(ctx context.Context, d *InFlight) error {
 		return pending(d, fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, d.Outcome.Err))
 	}
 	// The job need not wait for the end of the lease. If the report fails, the lease runs out.
-	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Contended: d.Outcome.Class == delivery.Contention, Err: d.Outcome.Err.Error()})
+	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Contended: d.Outcome.Class == dialect.Contention, Err: d.Outcome.Err.Error()})
 	e.reports.warn(d.Unit, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
 	return pending(d, d.Outcome.Err)
 }

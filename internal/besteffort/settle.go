@@ -8,10 +8,10 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -80,7 +80,7 @@ func (e *Deliverer) settleApplied(ctx context.Context, d *InFlight, beside *addi
 // notLogged is the answer to a write that is neither applied nor logged.
 func (e *Deliverer) notLogged(d *InFlight) error {
 	if errors.Is(d.unwritten, txlog.ErrUnstorable) {
-		return attempt.Certain(fmt.Errorf("bed: the write is not applied (%v), and the transaction log can never take it: %w", d.Outcome.Err, d.unwritten), delivery.Refused) //nolint:errorlint // it may be an ErrBadConn
+		return attempt.Certain(fmt.Errorf("bed: the write is not applied (%v), and the transaction log can never take it: %w", d.Outcome.Err, d.unwritten), dialect.Refused) //nolint:errorlint // it may be an ErrBadConn
 	}
 	return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: d.unwritten, Attempt: d.Outcome.Err}
 }

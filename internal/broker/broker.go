@@ -14,6 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -170,11 +171,11 @@ func topicOf(text string) (string, error) {
 // the message.
 type answer struct {
 	error
-	class delivery.Class
+	class dialect.Class
 }
 
-func (e *answer) Unwrap() error             { return e.error }
-func (e *answer) Certainly() delivery.Class { return e.class }
+func (e *answer) Unwrap() error            { return e.error }
+func (e *answer) Certainly() dialect.Class { return e.class }
 
 // Shown returns the text for a log line.
 func (e *answer) Shown() string { return e.Error() }
@@ -182,9 +183,9 @@ func (e *answer) Shown() string { return e.Error() }
 // Refused marks the error of a message that its broker rejected for good, NotTaken of one
 // that it rejected for now, and NotSent of one that never left. Any other error leaves the
 // message in doubt.
-func Refused(err error) error  { return &answer{err, delivery.Refused} }
-func NotTaken(err error) error { return &answer{err, delivery.Retryable} }
-func NotSent(err error) error  { return &answer{err, delivery.Unreachable} }
+func Refused(err error) error  { return &answer{err, dialect.Refused} }
+func NotTaken(err error) error { return &answer{err, dialect.Retryable} }
+func NotSent(err error) error  { return &answer{err, dialect.Unreachable} }
 
 // Conn is a connection to a broker. It belongs to one goroutine at a time, and is closed
 // after an error that leaves a message in doubt.
@@ -202,16 +203,16 @@ type fragile interface{ Closed() bool }
 
 // Target returns the broker behind dial as a data source.
 func Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
-	return delivery.Target{Connector: connector(dial), Dialect: dialect, DataSource: dataSource, Settings: Settings}
+	return delivery.Target{Connector: connector(dial), Dialect: messageDialect, DataSource: dataSource, Settings: Settings}
 }
 
-var dialect = &delivery.Dialect{
+var messageDialect = &dialect.Dialect{
 	Name: "message", Flavor: txlog.FlavorMessages,
-	Classify: func(err error) delivery.Class {
+	Classify: func(err error) dialect.Class {
 		if errors.Is(err, driver.ErrBadConn) {
-			return delivery.Unreachable
+			return dialect.Unreachable
 		}
-		return delivery.Unknown
+		return dialect.Unknown
 	},
 	CheckNamedValue: func(*driver.NamedValue) error { return nil },
 	Readable: func(text string, args []driver.NamedValue) error {
@@ -279,7 +280,7 @@ func (c *conn) ExecContext(ctx context.Context, text string, args []driver.Named
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	c.lost = c.lost || err != nil && !dialect.Class(err).Answered()
+	c.lost = c.lost || err != nil && !messageDialect.Class(err).Answered()
 	return driver.RowsAffected(1), err
 }
 

@@ -112,7 +112,7 @@ func (c Code) Denied() bool {
 
 // Duplicate reports whether the code means an existing value of a unique key, in the log's
 // own tables. For the application's writes, the dialects' lists classify the code
-// (delivery.Duplicate).
+// (dialect.Duplicate).
 func (c Code) Duplicate() bool {
 	switch c.Number {
 	case 1062, 1555, 2067: // MySQL's, SQLite's of a primary key and of another

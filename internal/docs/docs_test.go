@@ -12,8 +12,8 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/cases"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // root is the repository's, seen from this package.
@@ -160,7 +160,7 @@ func TestErrorsAreDocumentedAsTheCodeReadsThem(t *testing.T) {
 			}
 		}
 	}
-	for _, class := range []string{delivery.Duplicate.String(), delivery.Refused.String(), "mistake", delivery.Contention.String(), "outage", delivery.Retryable.String(), delivery.Unknown.String()} {
+	for _, class := range []string{dialect.Duplicate.String(), dialect.Refused.String(), "mistake", dialect.Contention.String(), "outage", dialect.Retryable.String(), dialect.Unknown.String()} {
 		_, row, ok := strings.Cut(part, "\n| "+class+" |")
 		row, _, _ = strings.Cut(row, "\n")
 		cells := strings.Split(row, "|")

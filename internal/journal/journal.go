@@ -259,7 +259,7 @@ type Attempt struct {
 	At time.Time `json:"time"`
 	// Origin is the maker: "caller", "sync retry" or "async job".
 	Origin string `json:"origin"`
-	// Class is the class of the error, in the words of delivery.Class.
+	// Class is the class of the error, in the words of dialect.Class.
 	Class string `json:"class"`
 	// Err is the error's text, which may quote values.
 	Err string `json:"error"`

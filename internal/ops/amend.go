@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -96,7 +97,7 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 }
 
 // readable returns an error for an unreadable message, or for one with another id than before.
-func readable(d *delivery.Dialect, old, to txlog.Statement) error {
+func readable(d *dialect.Dialect, old, to txlog.Statement) error {
 	if d.Readable == nil {
 		return nil
 	}
@@ -241,7 +242,7 @@ func (s *Store) fits(ctx context.Context, target delivery.Target, statement txlo
 	switch {
 	case err == nil:
 		return "", nil
-	case target.Dialect.Class(err) == delivery.Refused:
+	case target.Dialect.Class(err) == dialect.Refused:
 		return "", &explained{"ops: the entry cannot be amended: its data source refuses the text: " + s.cfg.Clean(errmask.Mask(err.Error())), ErrNotAmendable}
 	}
 	return s.cfg.Clean(errmask.Mask(err.Error())), nil

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -228,7 +228,7 @@ func (s *Store) tryAmended(ctx context.Context, one amending, by By, out *Amende
 		return err
 	}
 	out.Tried, out.Trial = u.ID, trial
-	if trial.Class == delivery.Refused.String() || trial.Class == delivery.Duplicate.String() {
+	if trial.Class == dialect.Refused.String() || trial.Class == dialect.Duplicate.String() {
 		return &explained{"ops: the entry cannot be amended: nothing was changed, because the first one, " + u.ID + ", would be refused: " + s.cfg.Clean(trial.Error), ErrNotAmendable}
 	}
 	return nil

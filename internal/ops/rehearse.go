@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -223,7 +223,7 @@ func (s *Store) rehearse(ctx context.Context, texts []*pending, report func(p *p
 		})
 		switch {
 		case err == nil:
-		case conn != nil && target.Dialect.Class(err) == delivery.Refused:
+		case conn != nil && target.Dialect.Class(err) == dialect.Refused:
 			report(p, true, err)
 		default:
 			inVain++

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -113,7 +114,7 @@ func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
 }
 
 // onlyDML is the job's own check.
-func onlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit) error {
+func onlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit) error {
 	var not *attempt.NotOneDML
 	err := attempt.OnlyDML(ctx, d, conn, u.Statements)
 	if errors.As(err, &not) {
@@ -241,7 +242,7 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 			if err != nil {
 				return err
 			}
-			call := delivery.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared, Required: statement.Required}
+			call := dialect.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared, Required: statement.Required}
 			if out = attempt.Inside(ctx, t.target.Dialect, dc.(driver.Conn), call, false, false); out.Err != nil {
 				break
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -188,7 +189,7 @@ func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string
 		})
 		return got, err
 	})
-	var other *delivery.SessionError
+	var other *dialect.SessionError
 	switch {
 	case err == nil || got.dialled && d.Class(err).Answered():
 	case errors.As(err, &other), d.Class(err).Answered():

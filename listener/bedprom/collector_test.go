@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
@@ -79,7 +79,7 @@ func TestWritesAreCountedByOutcome(t *testing.T) {
 	cause := errors.New("no")
 	c := counted(t,
 		answer(nil, 1), answer(nil, 1), answer(nil, 2),
-		answer(&delivery.RowsError{Want: 1}, 1),
+		answer(&dialect.RowsError{Want: 1}, 1),
 		answer(&listener.PendingError{Cause: cause}, 4),
 		answer(&listener.PendingError{Cause: cause, Parked: true}, 1),
 		answer(&listener.RefusedError{Cause: cause}, 1),
@@ -101,7 +101,7 @@ func TestWritesAreCountedByOutcome(t *testing.T) {
 
 func TestAttemptsAreCountedByOriginAndClass(t *testing.T) {
 	t.Parallel()
-	ended := func(o listener.Origin, err error, class delivery.Class) listener.Event {
+	ended := func(o listener.Origin, err error, class dialect.Class) listener.Event {
 		ev := listener.Event{Type: listener.ExecuteSuccess, Origin: o, DataSource: "orders", Err: err, Class: class, Took: time.Millisecond}
 		if err != nil {
 			ev.Type = listener.ExecuteFailure
@@ -112,9 +112,9 @@ func TestAttemptsAreCountedByOriginAndClass(t *testing.T) {
 	found := ended(listener.AsyncJob, nil, 0)
 	found.Found = true
 	c := counted(t,
-		ended(listener.Caller, no, delivery.Unreachable), ended(listener.SyncRetry, nil, 0),
-		ended(listener.AsyncJob, no, delivery.Retryable), ended(listener.AsyncJob, no, delivery.Refused),
-		ended(listener.AsyncJob, no, delivery.Duplicate), ended(listener.AsyncJob, no, delivery.Unknown), found,
+		ended(listener.Caller, no, dialect.Unreachable), ended(listener.SyncRetry, nil, 0),
+		ended(listener.AsyncJob, no, dialect.Retryable), ended(listener.AsyncJob, no, dialect.Refused),
+		ended(listener.AsyncJob, no, dialect.Duplicate), ended(listener.AsyncJob, no, dialect.Unknown), found,
 		listener.Event{Type: listener.Parked, Origin: listener.AsyncJob, DataSource: "orders", Err: no},
 		listener.Event{Type: listener.ReceiptsPurged, DataSource: "orders", Receipts: 40},
 	)

@@ -1,4 +1,3 @@
-// Package delivery holds the interface between bed and a database's own package. A [Dialect]
-// classifies errors ([Class]), checks values and runs the statements of one round trip
-// ([Call]); a [Target] is a data source to deliver to. bed's other packages use them.
+// Package delivery holds [Target], a data source to deliver to. The packages of the databases
+// make one from a DSN or from a driver's configuration.
 package delivery

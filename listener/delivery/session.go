@@ -4,47 +4,10 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
-	"slices"
-	"strings"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
-
-// SessionError reports a difference between the current session and the unit's session. In
-// the current one the unit could mean other values, or another place.
-type SessionError struct {
-	// Entry is the session in the unit's entry, Has the current one; see Facts.Session.
-	Entry, Has string
-	// Err is the reason why adapting the session failed; may be nil.
-	Err error
-}
-
-func (e *SessionError) Error() string {
-	entry, has := strings.Split(e.Entry, ";"), strings.Split(e.Has, ";")
-	only := func(of, other []string) string {
-		of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return slices.Contains(other, s) })
-		for i, s := range of { // a setting of the application's own may be a secret
-			if name, _, _ := strings.Cut(s, "="); strings.ContainsAny(name, ".@") {
-				of[i] = name + "=(not shown)"
-			}
-		}
-		if len(of) == 0 {
-			return "nothing else"
-		}
-		return strings.Join(of, ";")
-	}
-	text := fmt.Sprintf("not delivered: the entry was written in a session that has %s, but this session has %s", only(entry, has), only(has, entry))
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return text + "; give this account the rights or the settings of the application's"
-}
-
-// Unwrap returns the database's error.
-func (e *SessionError) Unwrap() error { return e.Err }
-
-// Certainly returns Retryable: the write was not sent, and may be later.
-func (*SessionError) Certainly() Class { return Retryable }
 
 // SameAccount returns nil if t's account may deliver u, else the reason. An entry without a
 // Session needs its writer's account, which leads to the same session.
@@ -79,7 +42,7 @@ func (t *Target) adapt(ctx context.Context, conn driver.Conn, has string) error 
 	if t.Session == "" || has == t.Session {
 		return nil
 	}
-	e := &SessionError{Entry: t.Session, Has: has}
+	e := &dialect.SessionError{Entry: t.Session, Has: has}
 	if has == "" || d.Adapt == nil || d.Pooled != nil && d.Pooled(conn) {
 		return e
 	}
@@ -110,13 +73,13 @@ func (t *Target) StillIn(ctx context.Context, conn driver.Conn) error {
 		}
 		has, asked, err := d.Obeys(ctx, conn, t.Settings)
 		if err == nil && has != asked {
-			err = &SessionError{Entry: asked, Has: has}
+			err = &dialect.SessionError{Entry: asked, Has: has}
 		}
 		return err
 	}
 	now, err := d.Session(ctx, conn, t.Session)
 	if err == nil && now != t.Session {
-		err = &SessionError{Entry: t.Session, Has: now}
+		err = &dialect.SessionError{Entry: t.Session, Has: now}
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // Target is a data source to deliver to.
@@ -14,7 +15,7 @@ type Target struct {
 	// Connector dials the bare driver.
 	Connector driver.Connector
 	// Dialect describes its database.
-	Dialect *Dialect
+	Dialect *dialect.Dialect
 	// DriverLog sets the destination of the driver's own log lines. Without a call the lines
 	// are dropped. nil for a driver that writes none.
 	DriverLog func(to func(line string))
@@ -50,10 +51,10 @@ var errNoOther = errors.New("its target cannot be given other settings")
 
 // Dial opens a connection, greets its session, and adapts it to t.Session. A failure to
 // adapt is a SessionError.
-func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
+func (t *Target) Dial(ctx context.Context) (driver.Conn, dialect.Facts, error) {
 	conn, err := t.Connector.Connect(ctx)
 	if err != nil || t.Dialect.Greet == nil {
-		return conn, Facts{}, err
+		return conn, dialect.Facts{}, err
 	}
 	facts, err := t.Dialect.Greet(ctx, conn)
 	if err == nil {
@@ -61,7 +62,7 @@ func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, Facts{}, err
+		return nil, dialect.Facts{}, err
 	}
 	return conn, facts, nil
 }

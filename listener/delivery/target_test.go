@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -21,7 +22,7 @@ func (silent) Connect(ctx context.Context) (driver.Conn, error) {
 // database/sql opens connections for waiting callers without a context of theirs.
 func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
 	t.Parallel()
-	target := delivery.Target{Connector: silent{}, Dialect: &delivery.Dialect{}}
+	target := delivery.Target{Connector: silent{}, Dialect: &dialect.Dialect{}}
 	if _, err := target.Greeted().Connect(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Connect: %v", err)
 	}

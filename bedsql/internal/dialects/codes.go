@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // Codes maps error codes to their meaning.
@@ -17,7 +17,7 @@ type Codes struct {
 }
 
 type meaning struct {
-	class delivery.Class
+	class dialect.Class
 	// mistake is set if the statement, the schema or a right is at fault, whatever the values.
 	mistake bool
 	// outage is set if the server currently accepts no connections or no writes.
@@ -31,12 +31,12 @@ type span struct {
 
 // meanings maps the names in a list to their meaning.
 var meanings = map[string]meaning{
-	"mistake": {class: delivery.Refused, mistake: true},
-	"outage":  {class: delivery.Retryable, outage: true},
+	"mistake": {class: dialect.Refused, mistake: true},
+	"outage":  {class: dialect.Retryable, outage: true},
 }
 
 func init() {
-	for _, c := range []delivery.Class{delivery.Unknown, delivery.Retryable, delivery.Contention, delivery.Refused, delivery.Duplicate} {
+	for _, c := range []dialect.Class{dialect.Unknown, dialect.Retryable, dialect.Contention, dialect.Refused, dialect.Duplicate} {
 		meanings[c.String()] = meaning{class: c}
 	}
 }
@@ -91,7 +91,7 @@ func BeginsWith(err error, beginnings []string) bool {
 
 // Class returns the class of the first listed name of an error; the names come narrowest
 // first. Without any it is unclassified: the server did answer.
-func (c Codes) Class(names ...string) delivery.Class { return c.find(names).class }
+func (c Codes) Class(names ...string) dialect.Class { return c.find(names).class }
 
 // Mistake reports whether the list has one of these names as a mistake in the statement, the
 // schema or the rights.
@@ -114,5 +114,5 @@ func (c Codes) find(names []string) meaning {
 			}
 		}
 	}
-	return meaning{class: delivery.Unclassified}
+	return meaning{class: dialect.Unclassified}
 }

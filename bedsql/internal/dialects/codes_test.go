@@ -5,15 +5,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 func TestUnlistedCodeIsUnclassified(t *testing.T) {
 	t.Parallel()
 	codes := ReadCodes("# a comment\n\nduplicate key\t1062\tER_DUP_ENTRY\nrefused\t22\tdata exception\nunknown\t1053 1080-1082\tER_SERVER_SHUTDOWN (it ended)\nmistake\t42\tsyntax\noutage\t1040\tfull")
-	for code, want := range map[string]delivery.Class{
-		"1062": delivery.Duplicate, "22": delivery.Refused, "1053": delivery.Unknown, "1080": delivery.Unknown, "1082": delivery.Unknown,
-		"1079": delivery.Unclassified, "1083": delivery.Unclassified, "42": delivery.Refused, "1040": delivery.Retryable,
+	for code, want := range map[string]dialect.Class{
+		"1062": dialect.Duplicate, "22": dialect.Refused, "1053": dialect.Unknown, "1080": dialect.Unknown, "1082": dialect.Unknown,
+		"1079": dialect.Unclassified, "1083": dialect.Unclassified, "42": dialect.Refused, "1040": dialect.Retryable,
 	} {
 		if got := codes.Class(code); got != want {
 			t.Errorf("%s is %v, want %v", code, got, want)
@@ -22,10 +22,10 @@ func TestUnlistedCodeIsUnclassified(t *testing.T) {
 	if !codes.Mistake("1000", "42") || codes.Mistake("22", "42") || !codes.Outage("1040") || codes.Outage("42") {
 		t.Error("mistakes and outages are not told apart from other refusals and retryable errors")
 	}
-	if got := codes.Class("9999", "22"); got != delivery.Refused {
+	if got := codes.Class("9999", "22"); got != dialect.Refused {
 		t.Errorf("by the second of its names it is %v, want refused", got)
 	}
-	if got := codes.Class("9999", "40"); got != delivery.Unclassified {
+	if got := codes.Class("9999", "40"); got != dialect.Unclassified {
 		t.Errorf("one that is not listed is %v, want unclassified", got)
 	}
 }

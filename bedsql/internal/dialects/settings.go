@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -21,7 +22,7 @@ import (
 const DataSourceParam = "bedDataSource"
 
 // ErrElsewhere says that a connection leads elsewhere than the name of its data source.
-var ErrElsewhere = attempt.Certain(errors.New("bed: the connector led elsewhere than the data source's name says, which was derived from the address: name the data source (bedDataSource)"), delivery.Refused)
+var ErrElsewhere = attempt.Certain(errors.New("bed: the connector led elsewhere than the data source's name says, which was derived from the address: name the data source (bedDataSource)"), dialect.Refused)
 
 // Own are the values of bed's parameters in a DSN.
 type Own struct{ DataSource, ReceiptSchema string }

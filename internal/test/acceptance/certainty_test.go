@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // insertThree has no arguments, so that it reaches each database in one message with its text.
@@ -185,7 +185,7 @@ func TestEventsSayHowCertainEachAttemptIs(t *testing.T) {
 	}
 	first, retry := events[1], events[2]
 	if events[0].Type != listener.BeforeExecute || first.Type != listener.ExecuteFailure ||
-		first.Origin != listener.Caller || first.Class != delivery.Unknown || first.Err == nil {
+		first.Origin != listener.Caller || first.Class != dialect.Unknown || first.Err == nil {
 		t.Errorf("the first attempt's events are %+v and %+v", events[0], first)
 	}
 	if retry.Type != listener.ExecuteSuccess || retry.Origin != listener.SyncRetry || !retry.Assumed || retry.Err != nil {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -145,7 +146,7 @@ func around[T any](c *crashConn, what string, call func() (T, error)) (T, error)
 	}
 	if b.err != nil {
 		if rows, ok := any(v).(driver.Rows); ok {
-			_, _ = attempt.BufferWrite(new(delivery.Dialect), rows) // SQLite is done with the last one
+			_, _ = attempt.BufferWrite(new(dialect.Dialect), rows) // SQLite is done with the last one
 		}
 		c.broke(b)
 		return v, b.err
@@ -315,7 +316,7 @@ func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 	t.Connector = c
 	d := *t.Dialect
 	if atomic := d.Atomic; atomic != nil {
-		d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, handled bool, err error) {
+		d.Atomic = func(ctx context.Context, conn driver.Conn, calls []dialect.Call) (results []driver.Result, handled bool, err error) {
 			cc := attempt.Bare(conn).(*crashConn)
 			_, err = around(cc, "receipt, writes and COMMIT in one", func() (struct{}, error) {
 				results, handled, err = atomic(ctx, cc.inside(conn), calls)
@@ -331,7 +332,7 @@ func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 		}
 	}
 	if with := d.CommitWith; with != nil {
-		d.CommitWith = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) (handled bool, err error) {
+		d.CommitWith = func(ctx context.Context, conn driver.Conn, calls []dialect.Call) (handled bool, err error) {
 			cc := attempt.Bare(conn).(*crashConn)
 			_, err = around(cc, "receipt and COMMIT in one", func() (struct{}, error) {
 				handled, err = with(ctx, cc.inside(conn), calls)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // panicking is a connector with a driver that panics once, at a statement containing a text.
@@ -123,7 +123,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 }
 
 // stepwise changes a dialect to take a round trip for each statement.
-func stepwise(d *delivery.Dialect) *delivery.Dialect {
+func stepwise(d *dialect.Dialect) *dialect.Dialect {
 	own := *d
 	own.Atomic, own.CommitWith = nil, nil
 	return &own

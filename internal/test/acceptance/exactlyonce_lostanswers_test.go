@@ -13,9 +13,9 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // lostAnswers is how many answers to COMMIT are lost on each database.
@@ -110,7 +110,7 @@ func TestExactlyOnceIncrementsSurviveThousandsOfLostCommits(t *testing.T) {
 		var lost, found atomic.Int64
 		sub := bus.Subscribe(func(ev listener.Event) {
 			switch {
-			case ev.Type == listener.ExecuteFailure && ev.Class == delivery.Unknown:
+			case ev.Type == listener.ExecuteFailure && ev.Class == dialect.Unknown:
 				lost.Add(1)
 			case ev.Found:
 				found.Add(1)

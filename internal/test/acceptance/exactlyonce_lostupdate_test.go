@@ -11,9 +11,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // reads are the ways to read a balance before it is written.
@@ -164,7 +164,7 @@ func TestAttemptAfterVoidingAppliesNothing(t *testing.T) {
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		u := r.wantOneLog()
-		if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		if out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Void(context.Background(), d, conn, u, receiptsOf(r))
 		}); !out.Voided {
 			t.Fatalf("voiding what was never begun: %+v", out)
@@ -178,7 +178,7 @@ func TestAttemptAfterVoidingAppliesNothing(t *testing.T) {
 }
 
 // onTarget makes an attempt on a connection of its own.
-func (r *rig) onTarget(f func(*delivery.Dialect, driver.Conn) attempt.Outcome) attempt.Outcome {
+func (r *rig) onTarget(f func(*dialect.Dialect, driver.Conn) attempt.Outcome) attempt.Outcome {
 	r.t.Helper()
 	tgt := targetOf(r.t, r.db)
 	conn, err := tgt.Connector.Connect(context.Background())

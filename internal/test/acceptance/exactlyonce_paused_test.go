@@ -12,9 +12,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // pause stops the process at once, like a suspended machine.
@@ -245,7 +245,7 @@ func TestFoundReceiptIsKeptForALateWorker(t *testing.T) {
 		// An attempt applied it, and its answer was lost. The job then stood still for longer than
 		// the retention of receipts.
 		u := r.wantOneLog()
-		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		})
 		if out.Err != nil {

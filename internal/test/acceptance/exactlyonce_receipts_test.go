@@ -12,9 +12,9 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -84,7 +84,7 @@ func TestMissingCreateRightNamesTheRemedy(t *testing.T) {
 			},
 		} {
 			err := write()
-			var table *delivery.ReceiptTableError
+			var table *dialect.ReceiptTableError
 			if !errors.As(err, &table) || !strings.Contains(table.Statement, "CREATE TABLE") || !strings.Contains(err.Error(), table.Statement) {
 				t.Errorf("%s: %v, want a ReceiptTableError with the statement to run", name, err)
 				continue
@@ -291,7 +291,7 @@ func TestReceiptTableWithoutColumnNamesTheStatement(t *testing.T) {
 			wrapped = r.open(limited.DSN)
 		}
 		_, err := wrapped.Exec(addOne)
-		var unusable *delivery.ReceiptTableError
+		var unusable *dialect.ReceiptTableError
 		if !errors.As(err, &unusable) || !strings.Contains(err.Error(), "log_gone") {
 			t.Fatalf("a write: %v", err)
 		}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -221,7 +221,7 @@ func TestReceiptRenewedDuringAPurgeStays(t *testing.T) {
 		r.account(0)
 		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 		u.Receipt = u.ID
-		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		replay := func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
@@ -230,7 +230,7 @@ func TestReceiptRenewedDuringAPurgeStays(t *testing.T) {
 		r.receiptsAge(time.Hour)
 		r.runOnce() // finds that its log is gone
 		r.receiptsAge(attempt.DefaultRetention + time.Hour)
-		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			missing := func(_ context.Context, ids []string) ([]string, error) {
 				if out := r.onTarget(replay); out.Err != nil || !out.Found {
 					t.Errorf("the second attempt: %+v", out)

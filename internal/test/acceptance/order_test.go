@@ -15,8 +15,8 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -144,7 +144,7 @@ func TestParkedEntryIsSkippedAndItsLateRetryIsOvertaken(t *testing.T) {
 		if report := r.runOnce(); report.Parked != 1 {
 			t.Fatalf("the job reports %+v", report)
 		}
-		if got := r.wantOneLog(); !got.Parked || !strings.Contains(got.LastError, delivery.ErrOvertaken.Error()) {
+		if got := r.wantOneLog(); !got.Parked || !strings.Contains(got.LastError, dialect.ErrOvertaken.Error()) {
 			t.Fatalf("got %+v", got)
 		}
 		if got := r.balance(1); got != 3 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // withoutPrimaryKey counts the tables in the database that have none.
@@ -108,7 +108,7 @@ func TestReceiptTableWithoutKeyRefusesWrites(t *testing.T) {
 		r.receiptTable()
 		r.exec(keyless.For(db.Driver)...)
 		ctx := context.Background()
-		var table *delivery.ReceiptTableError
+		var table *dialect.ReceiptTableError
 		for name, write := range map[string]func() error{
 			"a write": func() error {
 				_, err := r.wrapped.ExecContext(ctx, addOne)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // eachIsolation runs f against a target at each level of isolation that its
@@ -70,7 +70,7 @@ func TestUncommittedReceiptCountsForNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		look := func() attempt.Outcome {
-			return r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 				out, err := attempt.Look(t.Context(), d, conn, u, receiptsOf(r))
 				if err != nil {
 					out.Err = err
@@ -130,7 +130,7 @@ func TestLateCommittedReceiptIsReadAtAnyIsolation(t *testing.T) {
 		r.receipted()
 		r.receiptTable()
 		u := r.wantOneLog()
-		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			look := func() attempt.Outcome {
 				out, err := attempt.Look(t.Context(), d, conn, u, receiptsOf(r))
 				if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // metBreaks are the places at which the connection breaks just after a receipt
@@ -137,7 +137,7 @@ func TestLookBeforeParkingKeepsReceiptForLateTry(t *testing.T) {
 		r.receipted()
 		r.receiptTable()
 		u := r.wantOneLog()
-		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		replay := func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Replay(t.Context(), d, conn, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
@@ -145,7 +145,7 @@ func TestLookBeforeParkingKeepsReceiptForLateTry(t *testing.T) {
 		}
 		r.receiptsAge(30 * 24 * time.Hour)
 		r.exec("UPDATE bed_receipt SET log_gone = 1")
-		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			out, err := attempt.Look(t.Context(), d, conn, u, receiptsOf(r))
 			if err != nil {
 				out.Err = err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -26,7 +27,7 @@ func (r *rig) applied(query string) *txlog.Unit {
 	tgt, id := targetOf(r.t, r.db), txlog.NewID()
 	u := &txlog.Unit{ID: id, DataSource: tgt.DataSource, Settings: tgt.Settings, Receipt: attempt.ReceiptID(tgt.Dialect, id),
 		Statements: []txlog.Statement{{SQL: r.q(query), Params: params}}}
-	out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+	out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 		if u.Place, err = attempt.ReceiptPlace(r.t.Context(), d, conn, receiptsOf(r)); err != nil {
 			r.t.Fatal(err)
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -222,8 +222,8 @@ func TestUnusableReceiptSchemaNamesWhatToRun(t *testing.T) {
 		pool := r.open(inSchema(limited, schema).DSN)
 		for range 4 { // the table; the rights on it
 			err := r.fails(pool, addOne)
-			var table *delivery.ReceiptTableError
-			var rights *delivery.ReceiptRightsError
+			var table *dialect.ReceiptTableError
+			var rights *dialect.ReceiptRightsError
 			switch {
 			case errors.As(err, &table):
 				for _, statement := range strings.SplitN(table.Statement, ";\n", 2) {

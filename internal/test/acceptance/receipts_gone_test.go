@@ -7,8 +7,8 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestVanishedReceiptTableIsRecreatedOrReported(t *testing.T) {
@@ -31,7 +31,7 @@ func TestVanishedReceiptTableIsRecreatedOrReported(t *testing.T) {
 		}
 		r.must(tx, addOne)
 		err = tx.Commit()
-		var table *delivery.ReceiptTableError
+		var table *dialect.ReceiptTableError
 		switch {
 		case db.Driver == testdb.DriverSQLite && err != nil:
 			t.Errorf("COMMIT: %v", err)
@@ -81,8 +81,8 @@ func TestVanishedUncreatableReceiptTableParksNothing(t *testing.T) {
 		leave()
 		r.exec("DROP TABLE bed_receipt")
 		err := r.fails(wrapped, addOne)
-		var table *delivery.ReceiptTableError
-		var rights *delivery.ReceiptRightsError
+		var table *dialect.ReceiptTableError
+		var rights *dialect.ReceiptRightsError
 		if errors.Is(err, bedsql.ErrPending) || !errors.As(err, &table) && !errors.As(err, &rights) {
 			t.Errorf("a write: %v, want one that says what to run", err)
 		}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // reader returns the DSN of an account with rights on the table account alone.
@@ -48,7 +48,7 @@ func TestReadOnlyTransactionNeedsNoReceiptTable(t *testing.T) {
 			t.Errorf("COMMIT of what only read: %v", err)
 		}
 		tx := start()
-		var table *delivery.ReceiptTableError
+		var table *dialect.ReceiptTableError
 		if err := r.fails(tx, addOne); !errors.As(err, &table) && !strings.Contains(err.Error(), "GRANT") {
 			t.Errorf("a write: %v, want one that says what to run", err)
 		}
@@ -99,7 +99,7 @@ func TestMissingReceiptRightsRefuseTheWriteWithGrant(t *testing.T) {
 			},
 		} {
 			err := write()
-			var rights *delivery.ReceiptRightsError
+			var rights *dialect.ReceiptRightsError
 			if !errors.As(err, &rights) || errors.Is(err, bedsql.ErrPending) || !strings.HasPrefix(rights.Grant, "GRANT ") {
 				t.Errorf("%s: %v, want a refusal with the GRANT to run", name, err)
 			}
@@ -126,7 +126,7 @@ func TestUnreadableReceiptLeavesWritePendingAndNamesGrant(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := pool.ExecContext(ctx, addOne)
-		var rights *delivery.ReceiptRightsError
+		var rights *dialect.ReceiptRightsError
 		if wantPending(t, err); !errors.As(err, &rights) || ctx.Err() != nil {
 			t.Errorf("%v, want the GRANT to run", err)
 		}

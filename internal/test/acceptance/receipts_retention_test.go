@@ -11,9 +11,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -118,7 +118,7 @@ func TestReceiptOutlivesItsRetentionWhileLogged(t *testing.T) {
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		u := r.wantOneLog()
-		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		})
 		if out.Err != nil {
@@ -158,7 +158,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 		for range old {
 			u := &txlog.Unit{ID: txlog.NewID(), Receipt: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 			u.Receipt = u.ID
-			if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			if out := r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 				return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 			}); out.Err != nil {
 				t.Fatal(out.Err)
@@ -236,7 +236,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+		r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			if err := attempt.EraseReceipts(ctx, d, conn, receiptsOf(r), ids[:erased]); err != nil {
 				t.Fatalf("erasing waited: %v", err)
 			}
@@ -278,7 +278,7 @@ func TestReceiptRetentionBeginsWhenItsEntryIsGone(t *testing.T) {
 		purge := func(passes time.Duration, want ...string) {
 			t.Helper()
 			r.receiptsAge(passes)
-			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			r.onTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 				receipts := receiptsOf(r)
 				receipts.KeyRetention = 2 * time.Hour
 				missing := func(_ context.Context, ids []string) ([]string, error) {

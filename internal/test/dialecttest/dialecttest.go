@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -29,18 +30,18 @@ type Kit struct {
 	// DB makes a database, WithParam adds a parameter to its DSN.
 	DB        func(testing.TB) testdb.DB
 	WithParam func(dsn, param string) string
-	Dialect   *delivery.Dialect
+	Dialect   *dialect.Dialect
 	Target    func(dsn string) (delivery.Target, error)
 	// NewConnector wraps a target.
 	NewConnector func(delivery.Target, bedsql.Config) (driver.Connector, error)
 	// Neutral holds the parameters of testdata/dsn's list of neutral ones.
 	Neutral map[string]bool
 	// Code returns the class of a server error with this code, in the form of testdata/errors.
-	Code func(code string) delivery.Class
+	Code func(code string) dialect.Class
 	// Own returns the servers' own lists of codes, by name.
 	Own func(testing.TB) map[string][]string
 	// BadConn is the class of driver.ErrBadConn.
-	BadConn delivery.Class
+	BadConn dialect.Class
 	// Schema makes the tables of testdata/errors and testdata/lost: t (id, n)
 	// with a row at least.
 	Schema []string
@@ -232,7 +233,7 @@ func (k *Kit) classOf(err error) string {
 	return k.Dialect.Classify(err).String()
 }
 
-func (k *Kit) classIs(t *testing.T, what string, err error, want delivery.Class) {
+func (k *Kit) classIs(t *testing.T, what string, err error, want dialect.Class) {
 	t.Helper()
 	if got := k.classOf(err); got != want.String() {
 		t.Errorf("%s: %T %v is %s, want %v", what, err, err, got, want)
@@ -273,7 +274,7 @@ func (k *Kit) own(t *testing.T) {
 			t.Errorf("%s has %d errors", list, len(codes))
 		}
 		for _, code := range codes {
-			if class := k.Code(code); class == delivery.Unclassified {
+			if class := k.Code(code); class == dialect.Unclassified {
 				t.Errorf("%s: %s is not in errors.txt", list, code)
 			}
 		}
@@ -300,7 +301,7 @@ func (k *Kit) noAnswer(t *testing.T) {
 		io.EOF, io.ErrUnexpectedEOF, context.DeadlineExceeded, context.Canceled, errors.New("whatever"),
 		&net.OpError{Op: "write", Err: errors.New("broken pipe")}, &net.OpError{Op: "read", Err: errors.New("reset")},
 	} {
-		k.classIs(t, "no answer", err, delivery.Unknown)
+		k.classIs(t, "no answer", err, dialect.Unknown)
 	}
 	k.classIs(t, "the driver's promise", driver.ErrBadConn, k.BadConn)
 }
@@ -313,7 +314,7 @@ func (k *Kit) misfits(t *testing.T) {
 		db := Open(t, k.Name, k.WithParam(target.DSN, mode))
 		for _, call := range k.Misfits {
 			_, err := db.Exec(call.SQL, call.Args...)
-			k.classIs(t, mode+": "+call.SQL, err, delivery.Refused)
+			k.classIs(t, mode+": "+call.SQL, err, dialect.Refused)
 			rows, err := db.Query(call.SQL, call.Args...)
 			if err == nil {
 				for rows.Next() {
@@ -321,7 +322,7 @@ func (k *Kit) misfits(t *testing.T) {
 				err = rows.Err()
 				_ = rows.Close()
 			}
-			k.classIs(t, mode+", by Query: "+call.SQL, err, delivery.Refused)
+			k.classIs(t, mode+", by Query: "+call.SQL, err, dialect.Refused)
 		}
 	}
 }
@@ -349,7 +350,7 @@ func (k *Kit) failedDial(t *testing.T) {
 			t.Fatal(err)
 		}
 		db := sql.OpenDB(target.Connector)
-		k.classIs(t, dsn, db.Ping(), delivery.Unreachable)
+		k.classIs(t, dsn, db.Ping(), dialect.Unreachable)
 		_ = db.Close()
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -33,7 +33,7 @@ func requiredRows(t *testing.T, k *Kit) {
 		conn := Conn(t, Open(t, k.Name, dsn))
 		write := func(r txlog.Requirement, prepared bool) (out attempt.Outcome) {
 			_ = Raw(t, conn, func(dc driver.Conn) error {
-				call := delivery.Call{SQL: "UPDATE moved SET n = n + 1000", Prepared: prepared, Required: r}
+				call := dialect.Call{SQL: "UPDATE moved SET n = n + 1000", Prepared: prepared, Required: r}
 				out = attempt.One(t.Context(), k.Dialect, dc, call, false, false)
 				return nil
 			})
@@ -43,8 +43,8 @@ func requiredRows(t *testing.T, k *Kit) {
 		for _, prepared := range []bool{false, true} {
 			for _, unmet := range []txlog.Requirement{txlog.Exactly(0), txlog.Exactly(rows + 1), txlog.AtLeast(rows + 1)} {
 				out := write(unmet, prepared)
-				var is *delivery.RowsError
-				if !errors.As(out.Err, &is) || is.Got != rows || out.Class != delivery.Refused || out.ConnLost {
+				var is *dialect.RowsError
+				if !errors.As(out.Err, &is) || is.Got != rows || out.Class != dialect.Refused || out.ConnLost {
 					t.Errorf("%s, requiring %v of %d: %+v, want a RowsError", mode, unmet, rows, out)
 				}
 			}

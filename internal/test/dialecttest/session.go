@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Server is how sessions of a server are observed and stopped.
@@ -61,18 +61,18 @@ func (k *Kit) later(t *testing.T) {
 	}
 	for _, timeout := range []string{s.LockTimeout, s.StatementTimeout} {
 		Must(t, waiter, timeout)
-		want := delivery.Retryable
+		want := dialect.Retryable
 		if strings.Contains(timeout, "lock") { // another transaction was in the way; a slow statement may be so by itself
-			want = delivery.Contention
+			want = dialect.Contention
 		}
 		k.classIs(t, timeout, write(), want)
 		Must(t, waiter, s.NoTimeout)
 	}
 	Must(t, waiter, s.ReadOnly)
-	k.classIs(t, "read-only transaction", write(), delivery.Retryable)
+	k.classIs(t, "read-only transaction", write(), dialect.Retryable)
 	Must(t, waiter, "ROLLBACK")
 
-	for stop, want := range map[string]delivery.Class{s.Cancel: delivery.Retryable, s.Kill: delivery.Unknown} {
+	for stop, want := range map[string]dialect.Class{s.Cancel: dialect.Retryable, s.Kill: dialect.Unknown} {
 		waiter = Conn(t, db)
 		id := s.SessionID(t, waiter)
 		done := make(chan error, 1)
@@ -100,7 +100,7 @@ func (k *Kit) contextEnded(t *testing.T) {
 		}
 	}
 	cancel()
-	k.classIs(t, "the context ended", <-done, delivery.Unknown)
+	k.classIs(t, "the context ended", <-done, dialect.Unknown)
 	_, _ = db.Exec(fmt.Sprintf(k.Server.Kill, id))
 }
 

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -35,7 +35,7 @@ type Values struct {
 }
 
 // Replayed returns a value as the driver receives it from the log.
-func Replayed(d *delivery.Dialect, v any) (any, error) {
+func Replayed(d *dialect.Dialect, v any) (any, error) {
 	kept, err := d.Storable(v)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (k *Kit) value(t *testing.T, c *sql.Conn, table, column string, v any) int 
 		t.Errorf("%s: %T(%v) is stored as %v (%v), from the log (%T) as %v (%v)", column, v, v, direct, refused, back, again, err)
 	}
 	if refused != nil {
-		k.classIs(t, column, refused, delivery.Refused)
+		k.classIs(t, column, refused, dialect.Refused)
 		return 0
 	}
 	return 1

@@ -11,7 +11,7 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -282,7 +282,7 @@ func (w *world) settle() {
 			w.fail("still in the log", "%s: %s", r, u.lastError)
 		}
 		// A single message notes in the receipt that the caller knows. That message may be lost.
-		void := r.refused() && u.lastError == delivery.ErrVoided.Error()
+		void := r.refused() && u.lastError == dialect.ErrVoided.Error()
 		rows := r.differs() && strings.Contains(u.lastError, refusesRows)
 		if u.notReplayable == "" && !void && !rows && !r.halfCompensated() {
 			w.fail("parked although all is well", "%s: %s", r, u.lastError)

@@ -17,8 +17,8 @@ import (
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -124,7 +124,7 @@ func TestRabbitMQUnderAlarmIsDown(t *testing.T) {
 		must(t, err)
 		_, err = db.ExecContext(ctx, text, args...)
 	}
-	if target.Dialect.Class(err) != delivery.Unreachable {
+	if target.Dialect.Class(err) != dialect.Unreachable {
 		t.Errorf("a message under alarm: %v", err)
 	}
 	on.server.Stop()

@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -94,7 +94,7 @@ func TestBrokersRestartCostsNoTry(t *testing.T) {
 			}
 			text, args, err := broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: at.topic})
 			must(t, err)
-			if _, err := kept.ExecContext(t.Context(), text, args...); err != nil && target.Dialect.Class(err) != delivery.Unreachable {
+			if _, err := kept.ExecContext(t.Context(), text, args...); err != nil && target.Dialect.Class(err) != dialect.Unreachable {
 				t.Errorf("a message that met a connection that was gone: %v", err)
 			}
 		})

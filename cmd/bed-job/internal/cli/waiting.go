@@ -9,8 +9,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -113,7 +113,7 @@ func comesUp(s dataSource, err error) bool {
 	}
 	t, terr := s.target()
 	// A file is there or it is not.
-	return terr == nil && t.File == "" && t.Dialect.DialClass(err) != delivery.Refused
+	return terr == nil && t.File == "" && t.Dialect.DialClass(err) != dialect.Refused
 }
 
 // place names the database and its server, without user and password.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dialect"
 )
 
 // postgresSettings reads the session's settings, and other facts needed once.
@@ -52,7 +52,7 @@ func lookAtPooler(ctx context.Context, p *patient) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	var differs *delivery.SessionError
+	var differs *dialect.SessionError
 	if errors.As(p.Target.StillIn(ctx, conn), &differs) {
 		_, both, _ := strings.Cut(differs.Error(), "a session that has ")
 		both, _, _ = strings.Cut(both, "; ")
