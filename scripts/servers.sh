@@ -43,11 +43,13 @@ trap 'exit 143' TERM
 
 can_install() { [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; }
 
-# apt_install PACKAGE...: its output is shown only if it fails.
+# apt_install PACKAGE...: its output is shown only if it fails. Scripts that run at the same time
+# take turns.
 apt_install() {
 	say "installing $* with apt-get"
-	if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
-		apt-get install -y --no-install-recommends "$@"; } >"$work/apt.log" 2>&1; then
+	# shellcheck disable=SC2016
+	if ! DEBIAN_FRONTEND=noninteractive flock /run/lock/bed-test-apt bash -c \
+		'apt-get update && apt-get install -y --no-install-recommends "$@"' - "$@" >"$work/apt.log" 2>&1; then
 		tail -n 20 "$work/apt.log"
 		say "apt-get could not install $*"
 		return 1

@@ -7,7 +7,7 @@
 #   TESTFLAGS      further flags of go test, for example '-run Commit -v'
 #   BED_TEST_LONG=1
 #                  also what takes long: the whole crash matrix, twenty thousand
-#                  messages through each broker, and internal/test with the race detector
+#                  messages through each broker, and the race detector in internal/test too
 #   BED_TEST_MYSQL_DSN, BED_TEST_POSTGRES_DSN
 #                  servers to use: accounts that may create databases
 #   BED_TEST_MYSQL_PORT, BED_TEST_POSTGRES_PORT
@@ -69,25 +69,34 @@ go_test() {
 	go -C "$1" test -json -count=1 "${@:2}"
 }
 
+# Packages that take minutes go first, so that the last to end is a short one.
+long='/internal/test/acceptance|/bed-job/internal/(cli|brokers)$|/internal/test/(differential|cluster)$|/(message|txlog|asyncjob)$'
+
 # run_tests MODULE: its tests. Product packages run with the race detector. So do those of
-# internal/test with BED_TEST_LONG, but for two in which it would find no more: the
-# simulation, in which one goroutine runs at a time, and the crash matrix, whose processes
-# are killed.
+# internal/test with BED_TEST_LONG, but for those in which it would find no more: no product
+# code runs there, or one goroutine at a time (simulation), or processes that are killed (the
+# crash matrix).
 run_tests() {
-	local more=() raced=() plain=() matrix=() package failed=0
+	local more=() raced=() plain=() matrix=() package failed=0 building=
 	case $1 in
 	bench) go_test bench -timeout 10m ${flags[@]+"${flags[@]}"} ./... && return ;;
 	console/e2e) go_test console/e2e -timeout 20m ${flags[@]+"${flags[@]}"} ./... && return ;;
 	.)
-		more=(-timeout 60m -p "$jobs" -parallel "$parallel" ${flags[@]+"${flags[@]}"})
-		for package in $(go list "${packages[@]}"); do
+		more=(-vet=off -timeout 60m -p "$jobs" -parallel "$parallel" ${flags[@]+"${flags[@]}"})
+		for package in $(go list "${packages[@]}" | awk -v long="$long" '$0 ~ long { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'); do
 			case $package in
 			*/internal/test/acceptance) matrix=(-run '^TestCrashMatrix$' "$package") ;;&
-			*/internal/test/simulation) plain+=("$package") ;;
+			*/internal/test/simulation | */internal/test/cases | */internal/test/leaks | \
+				*/internal/test/mutants | */internal/test/testdb* | */internal/test/testproxy | */internal/docs) plain+=("$package") ;;
 			*/internal/test/*) if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); else plain+=("$package"); fi ;;
 			*) raced+=("$package") ;;
 			esac
 		done
+		if ((${#plain[@]} && ${#raced[@]})); then
+			# These tests wait for disks and servers, and leave processors to the compiler.
+			nice go list ${race[@]+"${race[@]}"} -test -deps -export "${raced[@]}" >/dev/null 2>&1 &
+			building=$!
+		fi
 		case ${flags[*]-} in
 		*-run* | *-skip*) ;; # they say themselves which
 		*)
@@ -100,6 +109,7 @@ run_tests() {
 			;;
 		esac
 		((!${#plain[@]})) || go_test . "${more[@]}" "${plain[@]}" || failed=1
+		[[ ! $building ]] || wait "$building" || true # go test says it again
 		((!${#raced[@]})) || go_test . ${race[@]+"${race[@]}"} "${more[@]}" "${raced[@]}" || failed=1
 		return "$failed"
 		;;
