@@ -35,7 +35,7 @@ func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 		{"docs/http.md", "bedsql/bedhttp/example_test.go", "Example"},
 		{"docs/messages.md", "bedsql/message/example_test.go", "Example"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleStaged"},
-		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleWithIdempotencyKey"},
+		{"docs/keys.md", "bedsql/example_soft_test.go", "ExampleWithIdempotencyKey"},
 	} {
 		_, body, ok := strings.Cut(read(t, c.file), "\nfunc "+c.example+"() {\n")
 		body, _, ok2 := strings.Cut(body, "\n}\n")
