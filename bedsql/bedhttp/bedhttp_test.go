@@ -274,6 +274,32 @@ func TestOneKeyForTwoStrippedPathsIsAnotherRequest(t *testing.T) {
 	}
 }
 
+// A client may store a bounded number of responses. Stored responses are always sent.
+func TestNewKeysOfAClientAreBounded(t *testing.T) {
+	t.Parallel()
+	counters := new(bedhttp.Counters)
+	cfg := bedhttp.Config{DB: open(t), Client: func(r *http.Request) string { return r.Header.Get("Client") }, KeysPerHour: 2, Counters: counters}
+	h := serve(t, cfg, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	for _, c := range []struct {
+		client, key string
+		want        int
+	}{{"a", "1", 201}, {"a", "2", 201}, {"a", "3", 429}, {"a", "1", 201}, {"b", "1", 201}, {"a", "3", 429}} {
+		w := ask(h, "POST", strings.NewReader("{}"), "Idempotency-Key", c.key, "Client", c.client)
+		if w.Code != c.want {
+			t.Errorf("client %s, key %s: %d, want %d", c.client, c.key, w.Code, c.want)
+		}
+		if c.want == 429 {
+			wantProblem(t, w, 429, "too-many-keys")
+			if w.Header().Get("Retry-After") == "" {
+				t.Error("it does not say when to come again")
+			}
+		}
+	}
+	if failed, refused := counters.Failed.Load(), counters.Refused.Load(); failed != 2 || refused != 0 {
+		t.Errorf("%d are counted as failed and %d as refused, want 2 and 0", failed, refused)
+	}
+}
+
 // A client may build its request anew, or follow a router's redirect. The request stays the same.
 func TestRequestBuiltAgainIsTheSame(t *testing.T) {
 	t.Parallel()

@@ -54,6 +54,12 @@ type Config struct {
 	// back, and a resent request runs the handler again. A 2xx is always kept. Default: 2xx, 4xx
 	// but 401, 403, 408, 425 and 429, and a redirect by a handler that has called Tx.
 	Keep func(status int) bool
+	// KeysPerHour is how many new keys of one client this process accepts within an hour. Each
+	// leaves a receipt with its response. More are answered 429; known keys work as ever. Default
+	// 0: no bound, because one client may be a whole service.
+	KeysPerHour int
+	// Counters count the answers of the middleware. Default: its own.
+	Counters *Counters
 	// Wait is how long a duplicate waits for the first request, and any request for a connection,
 	// before the answer 409 or 503. It also bounds the search for the outcome of an unanswered
 	// COMMIT. If the database ends the wait (SQLite, a lock_timeout), a duplicate in another
@@ -93,8 +99,8 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	} else {
 		m.expiry = fmt.Sprintf(" A key and its response are kept for %g hours.", retention.Hours())
 	}
-	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout)) < 0 {
-		bad("MaxBody, MaxResponse, Wait and HandlerTimeout must not be negative")
+	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout), int64(cfg.KeysPerHour)) < 0 {
+		bad("MaxBody, MaxResponse, Wait, HandlerTimeout and KeysPerHour must not be negative")
 	}
 	if cfg.MaxResponse > maxResponse {
 		bad("MaxResponse is %d, a receipt can hold %d at most", cfg.MaxResponse, maxResponse)
@@ -112,6 +118,9 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	}
 	if cfg.Headers == nil {
 		cfg.Headers = []string{"Content-Type", "Location", "Cache-Control", "Content-Disposition", "Vary", "X-Content-Type-Options", "Content-Security-Policy"}
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
 	}
 	m.headers = []string{encoding}
 	for _, name := range cfg.Headers {

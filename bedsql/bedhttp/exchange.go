@@ -25,7 +25,7 @@ type exchange struct {
 	body []byte
 	next http.Handler
 
-	given            string // the client's key
+	client, given    string // the client, and its key
 	key, fingerprint string // scoped, and of the request
 	flight           *flight
 }
@@ -56,10 +56,16 @@ func (x *exchange) run() {
 			return
 		}
 		if f.response != nil {
-			f.response.replay(x.w)
+			x.resend(f.response)
 			return
 		} // nothing was committed: it is this one's turn, or another's
 	}
+}
+
+// resend sends a kept response again.
+func (x *exchange) resend(r *response) {
+	x.Counters.Replayed.Add(1)
+	r.replay(x.w)
 }
 
 // keyedTx is a local transaction under the key.
@@ -119,6 +125,11 @@ func (x *exchange) lead(wait context.Context) {
 	if t.kept.Answered {
 		t.rollback()
 		x.replay(t)
+		return
+	}
+	if x.KeysPerHour > 0 && !x.hours.take(x.client, x.KeysPerHour, time.Now()) {
+		t.rollback()
+		x.answer(x.w, x.r, exhausted, nil)
 		return
 	}
 	returned := false
@@ -207,7 +218,7 @@ func (x *exchange) replay(t *keyedTx) {
 		return
 	}
 	x.flight.land(r)
-	r.replay(x.w)
+	x.resend(r)
 }
 
 // send sends the handler's response.

@@ -2,7 +2,9 @@ package bedhttp
 
 import (
 	"database/sql"
+	"maps"
 	"sync"
+	"time"
 )
 
 // flights are the current requests of this process. Their duplicates wait here, and need no
@@ -86,4 +88,37 @@ func enter(db *sql.DB, service, client string) (leave func(), ok bool) {
 			delete(present.of, at)
 		}
 	}, true
+}
+
+// hours counts the new keys of clients, each within an hour from its first one.
+type hours struct {
+	mu sync.Mutex
+	of map[string]*hour
+}
+
+type hour struct {
+	since time.Time
+	keys  int
+}
+
+// take counts a new key of a client. It returns false if the client has had limit within the hour.
+func (h *hours) take(client string, limit int, now time.Time) bool {
+	over := func(_ string, of *hour) bool { return now.Sub(of.since) >= time.Hour }
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	of := h.of[client]
+	if of == nil || over(client, of) {
+		if len(h.of)%1024 == 0 { // clients come and go
+			maps.DeleteFunc(h.of, over)
+		}
+		if of = (&hour{since: now}); h.of == nil {
+			h.of = map[string]*hour{}
+		}
+		h.of[client] = of
+	}
+	if of.keys >= limit {
+		return false
+	}
+	of.keys++
+	return true
 }

@@ -354,24 +354,29 @@ func waiting(t *testing.T, cfg bedhttp.Config) (h http.Handler, free func()) {
 
 func TestAnotherRequestUnderAKeyInUseIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
-	h, free := waiting(t, bedhttp.Config{DB: open(t), Client: single, Wait: time.Hour})
+	counters := new(bedhttp.Counters)
+	h, free := waiting(t, bedhttp.Config{DB: open(t), Client: single, Wait: time.Hour, Counters: counters})
 	defer free()
 	wantProblem(t, ask(h, "POST", strings.NewReader("two"), "Idempotency-Key", "k"), 422, "key-reused")
 	free()
 	if w := ask(h, "POST", strings.NewReader("one"), "Idempotency-Key", "k"); w.Code != 200 || w.Body.String() != "done" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
+	if a, b := counters.Refused.Load(), counters.Replayed.Load(); a != 1 || b != 1 {
+		t.Errorf("%d refused and %d replayed, want 1 and 1", a, b)
+	}
 }
 
-func TestOutstandingAnswersSayWhenToAskAgain(t *testing.T) {
+func TestOutstandingAnswersAreCounted(t *testing.T) {
 	t.Parallel()
+	counters := new(bedhttp.Counters)
 	db := open(t)
 	_, free := waiting(t, bedhttp.Config{DB: db, Client: single, Wait: time.Hour})
 	defer free()
-	h := serve(t, bedhttp.Config{DB: db, Client: single, Wait: time.Millisecond}, nil)
+	h := serve(t, bedhttp.Config{DB: db, Client: single, Wait: time.Millisecond, Counters: counters}, nil)
 	w := ask(h, "POST", strings.NewReader("one"), "Idempotency-Key", "k")
-	if wantProblem(t, w, 409, "outstanding"); w.Header().Get("Retry-After") == "" {
-		t.Errorf("%v", w.Header())
+	if wantProblem(t, w, 409, "outstanding"); w.Header().Get("Retry-After") == "" || counters.Outstanding.Load() != 1 {
+		t.Errorf("%v, %d", w.Header(), counters.Outstanding.Load())
 	}
 }
 

@@ -35,6 +35,8 @@ var (
 		Detail: "The database did not say whether it applied the request. Send it again with the same Idempotency-Key: if it was applied, you get its response; if not, it is applied then."}
 	crowded = problem{Type: "too-many-requests", Title: "Too many requests of this client are being handled", Status: http.StatusServiceUnavailable, retry: true,
 		Detail: "This attempt changed nothing; an earlier one may have. Send it again later with the same Idempotency-Key."}
+	exhausted = problem{Type: "too-many-keys", Title: "This client has sent too many new keys", Status: http.StatusTooManyRequests, retry: true,
+		Detail: "This attempt changed nothing. Keys that were used before are still answered. Send it again later with the same Idempotency-Key."}
 	reused = problem{Type: "key-reused", Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
 		Detail: "The method, path, query, content type or body differs from the first request with this Idempotency-Key. Use a new key."}
 	refused = problem{Type: "refused", Title: "The database refused the request", Status: http.StatusConflict, Detail: "This attempt changed nothing in the service's own database, and sending it again as it is does not help."}
@@ -51,6 +53,7 @@ func (m *middleware) answer(w http.ResponseWriter, r *http.Request, p problem, c
 	if cause != nil && m.OnError != nil {
 		m.OnError(r, cause)
 	}
+	m.Counters.count(p)
 	p.Detail += m.expiry
 	p.send(w)
 }

@@ -17,6 +17,7 @@ type middleware struct {
 	methods map[string]bool
 	headers []string // that are kept
 	expiry  string   // a sentence for the client
+	hours   hours
 }
 
 // request is the middleware's part of a handler's context.
@@ -93,7 +94,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.answer(w, r, p, err)
 		return
 	}
-	x := &exchange{middleware: m, w: w, r: r, body: body, next: next, given: key,
+	x := &exchange{middleware: m, w: w, r: r, body: body, next: next, client: client, given: key,
 		key: scoped(m.Service, client, key), fingerprint: m.fingerprintOf(r, body)}
 	x.run()
 }

@@ -248,8 +248,22 @@ func (t *tally) forget(uuid string) {
 // once processes a message. failure is an error that comes back with the message: the handler's
 // error, or a refusal of its writes. err is any other error.
 func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message) (failure, err error) {
+	// Handled again it may write something else.
+	failure, err = c.onceAs(ctx, uuid, msg, fmt.Sprintf("message %x", sha256.Sum256(msg.Payload)))
+	if !errors.Is(err, bedsql.ErrKeyReused) {
+		return failure, err
+	}
+	// A receipt of an older version does not hold the payload.
+	if failure, older := c.onceAs(ctx, uuid, msg, "message"); !errors.Is(older, bedsql.ErrKeyReused) {
+		return failure, older
+	}
+	return nil, err
+}
+
+// onceAs is once with the fingerprint for the receipt.
+func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Message, fingerprint string) (failure, err error) {
 	ctx, key := bedsql.WithIdempotencyKey(ctx, "message\x00"+c.name+"\x00"+uuid)
-	key.SetFingerprint(fmt.Sprintf("message %x", sha256.Sum256(msg.Payload))) // handled again it may write something else
+	key.SetFingerprint(fingerprint)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// It needs no entry: the broker holds the message until COMMIT is confirmed.

@@ -18,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
@@ -701,7 +702,14 @@ func TestAnotherMessageUnderAUUIDIsParked(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		c := newConsuming(t, db)
+		older, key := bedsql.WithIdempotencyKey(t.Context(), "message\x00billing\x00m-0")
+		key.SetFingerprint("message") // as versions did that did not look at the payload
+		k := kept.Request{Response: []byte("{}")}
+		tx, err := c.pool.BeginTx(kept.In(older, &k), nil)
+		must(t, err)
+		must(t, tx.Commit())
 		consume := once(t, c.pool, "billing", c.insert)
+		must(t, consume(delivered("m-0", "zero")))
 		must(t, consume(delivered("m-1", "one")))
 		must(t, consume(delivered("m-1", "one")))
 		c.saw("one")

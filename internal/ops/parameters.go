@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"database/sql/driver"
 	"encoding/base64"
 	"encoding/json"
@@ -77,19 +78,35 @@ func (v *Parameter) bytes(b []byte) {
 	v.Size, v.Value, v.Encoding = &n, base64.StdEncoding.EncodeToString(b), "base64"
 }
 
-// ReadParameters reads the arguments of a statement from a JSON array in the log's own form, and
-// returns them as the log writes them. ErrInvalid; its text holds no value.
+// ReadParameters reads the arguments of a statement from a JSON array: in the log's own form, or as
+// [Parameters] shows them with values. It returns the log's form. ErrInvalid; its text holds no
+// value.
 func ReadParameters(text string) (string, error) {
-	var shown []struct {
-		Ordinal int `json:"ordinal"`
+	var views []struct {
+		Parameter
+		Type *string `json:"type"`
 	}
-	_ = json.Unmarshal([]byte(text), &shown) // fails for other elements than objects
-	for i, one := range shown {
-		if one.Ordinal != 0 { // its value is a text, whatever its type
-			return "", fmt.Errorf("%w: parameter %d is as show prints it in parameters: take it from typedParameters", ErrInvalid, i+1)
+	text = strings.TrimSpace(text)
+	args, err := txlog.DecodeParams(text)
+	if json.Unmarshal([]byte(text), &views) == nil && len(views) > 0 && views[0].Type != nil {
+		args, err = nil, nil
+		for i, v := range views {
+			v.Parameter.Type = ""
+			if v.Type != nil {
+				v.Parameter.Type = *v.Type
+			}
+			a, aerr := v.arg()
+			if aerr != nil {
+				return "", fmt.Errorf("%w: parameter %d cannot be read: %w", ErrInvalid, i+1, aerr)
+			}
+			args = append(args, a)
 		}
 	}
-	args, err := txlog.DecodeParams(strings.TrimSpace(text))
+	for i, a := range args {
+		if a.Ordinal != i+1 {
+			return "", fmt.Errorf("%w: parameter %d says that it is number %d", ErrInvalid, i+1, a.Ordinal)
+		}
+	}
 	if err == nil {
 		text, err = txlog.EncodeParams(args)
 	}
@@ -101,4 +118,46 @@ func ReadParameters(text string) (string, error) {
 		return "", fmt.Errorf("%w: the parameters are not an array in JSON, such as [1, \"text\"]", ErrInvalid)
 	}
 	return text, nil
+}
+
+// logNames are the log's names of types with another name in Go.
+var logNames = map[string]string{"time.Time": "time", "time.Duration": "duration"}
+
+// arg reverses viewParam.
+func (v Parameter) arg() (a driver.NamedValue, err error) {
+	text, ok := v.Value.(string)
+	number := strings.HasPrefix(v.Type, "int") || strings.HasPrefix(v.Type, "uint") || strings.HasPrefix(v.Type, "float") && !strings.Contains(text, "N") && !strings.Contains(text, "I")
+	value := v.Value
+	switch _, isBool := v.Value.(bool); {
+	case v.Type == "null" && v.Value == nil, v.Type == "bool" && isBool:
+	case !ok:
+		return a, errors.New("it lacks its value, as text; true and false stand as such")
+	case v.Encoding == "base64":
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return a, errors.New("its value is not base64")
+		}
+		if value = b; v.Type == "string" {
+			value = string(b)
+		}
+		return driver.NamedValue{Ordinal: v.Ordinal, Name: v.Name, Value: value}, nil
+	case v.Encoding != "" || strings.HasPrefix(v.Type, "[]"):
+		return a, errors.New("its type is kept only in the log's own form, see typedParameters of show --show-parameters -o json")
+	case v.Type == "string":
+	default:
+		raw := json.RawMessage(text)
+		if !number {
+			raw, _ = json.Marshal(text)
+		}
+		value = map[string]json.RawMessage{cmp.Or(logNames[v.Type], v.Type): raw}
+	}
+	one, err := json.Marshal([]any{value})
+	if err != nil {
+		return a, errors.New("its value is not of its type")
+	}
+	args, err := txlog.DecodeParams(string(one))
+	if err != nil {
+		return a, errors.New("its value is not of its type, or the log does not know the type by this name")
+	}
+	return driver.NamedValue{Ordinal: v.Ordinal, Name: v.Name, Value: args[0].Value}, nil
 }

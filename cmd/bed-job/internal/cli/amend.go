@@ -35,9 +35,9 @@ are counted first, at most 10,000, and no others are changed. The first one is t
 new form, in a transaction that is rolled back: if it is refused, nothing changes.
 --dry-run ends there. Entries that cannot be amended stay as they are, and are reported.
 
-Parameters are a JSON array in the log's own form, such as [1, "text", {"uint64": 7}], as
-show --show-parameters -o json prints them in typedParameters. Without them, the old ones
-stay. For text and parameters, @FILE reads a file, and - standard input:
+Parameters are a JSON array in the log's own form, such as [1, "text", {"uint64": 7}], or
+as show --show-parameters -o json prints them in parameters or typedParameters. Without
+them, the old ones stay. For text and parameters, @FILE reads a file, and - standard input:
 other users of the machine can see values on a command line.
 
 JSON (-o json): an object with id, statement and unprepared (why the data source could not

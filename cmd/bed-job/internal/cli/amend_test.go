@@ -66,18 +66,22 @@ func TestAmendConfirmsRefusesAndLeavesParked(t *testing.T) {
 	}
 	// Output of show is accepted as input.
 	var shown struct {
-		Statements []struct{ TypedParameters string }
+		Statements []struct {
+			Parameters      json.RawMessage
+			TypedParameters string
+		}
 	}
 	r := h.run(t, "show", u.ID, "--show-parameters", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &shown); err != nil {
 		t.Fatal(err, r)
 	}
-	params := shown.Statements[0].TypedParameters
-	if r := h.run(t, "amend", u.ID, "--parameters", params, "--reason", "x", "--yes", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"unprepared": ""`) {
-		t.Errorf("%s: %+v", params, r)
-	}
-	if got, err := st.Get(t.Context(), u.ID); err != nil || got.Statements[0].Params != "[4712]" {
-		t.Errorf("%s gives %+v, %v", params, got, err)
+	for _, params := range []string{string(shown.Statements[0].Parameters), shown.Statements[0].TypedParameters} {
+		if r := h.run(t, "amend", u.ID, "--parameters", params, "--reason", "x", "--yes", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"unprepared": ""`) {
+			t.Errorf("%s: %+v", params, r)
+		}
+		if got, err := st.Get(t.Context(), u.ID); err != nil || got.Statements[0].Params != "[4712]" {
+			t.Errorf("%s gives %+v, %v", params, got, err)
+		}
 	}
 }
 

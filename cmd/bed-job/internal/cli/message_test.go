@@ -82,9 +82,9 @@ func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 	run(0, "before it is on disk", "doctor")
 	run(0, "parked 1", "run", "--once") // no stream takes the subject
 	for says, params := range map[string]string{
-		"has no parameter": `[{"name":"tenant","value":"a"}]`,
-		"stay as they are": `[{"name":"id","value":"another"}]`,
-		"an order to NATS": `[{"name":"id","value":"` + m.ID + `"},{"name":"metadata","value":"{\"Nats-Rollup\":\"sub\"}"}]`,
+		"has no parameter": `[{"ordinal":1,"name":"tenant","type":"string","value":"a"}]`,
+		"stay as they are": `[{"ordinal":1,"name":"id","type":"string","value":"another"}]`,
+		"an order to NATS": `[{"ordinal":1,"name":"id","type":"string","value":"` + m.ID + `"},{"ordinal":2,"name":"metadata","type":"string","value":"{\"Nats-Rollup\":\"sub\"}"}]`,
 	} {
 		run(1, says, "amend", m.ID, "--parameters", params, "--reason", "a mistake", "--yes")
 	}
