@@ -9,7 +9,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG TARGETOS TARGETARCH VERSION=
-# Without VERSION `bed-job --version` says (devel).
+# Without VERSION `bed-job version` says (devel).
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
     go build -trimpath -ldflags "-s -w -X github.com/bedsql/bed/cmd/bed-job/internal/cli.stamp=$VERSION" -o /out/bed-job ./cmd/bed-job && \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -o /out/shop ./examples/shop

@@ -245,7 +245,7 @@ func (c *clerk) filtered(ctx context.Context, d *desk, f ops.Filter, out *acted)
 		fmt.Fprintf(c.Out, "%s left alone: being delivered, or changed so that the filter does not match\n", entries(out.Left))
 	}
 	if c.Action == ops.Retry && !c.dryRun {
-		fmt.Fprintln(c.Err, `The job delivers them in its next round: "bed-job stats" shows how many are left, "bed-job kinds --parked" what is parked again and why.`)
+		fmt.Fprintln(c.Err, `The job delivers them in its next round: "bed-job watch" shows how many it delivers, "bed-job kinds --parked" what is parked again and why.`)
 	}
 	return nil
 }

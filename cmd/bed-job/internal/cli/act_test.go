@@ -80,7 +80,7 @@ func TestAllThatIsParkedIsRetriedAtOnce(t *testing.T) {
 	h := newHarness(t, st)
 	r := h.run(t, "retry", "--parked", "--data-source", "a")
 	r.want(t, 0, fmt.Sprintf("%d entries of %[1]d due now\n", 2*pageSize+1))
-	for _, next := range []string{"bed-job stats", "bed-job kinds --parked"} { // lead to the outcome
+	for _, next := range []string{"bed-job watch", "bed-job kinds --parked"} { // lead to the outcome
 		if !strings.Contains(r.err, next) {
 			t.Errorf("it does not name %s: %q", next, r.err)
 		}

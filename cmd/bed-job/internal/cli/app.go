@@ -111,6 +111,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if a.logFormat == "" {
+		a.logFormat = logFormatIn(args) // the flags may not have been read so far
+	}
 	failure, mistake := exitFailure, exitUsage
 	switch cmd.Name() {
 	case "run", "console":
@@ -180,9 +183,9 @@ their own.`,
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
 		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a), skipCommand(a),
-		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a),
+		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
 		kindsCommand(a), auditCommand(a), amendCommand(a), compensateCommand(a), rehearseCommand(a),
-		statsCommand(a), doctorCommand(a), hashCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a),
+		statsCommand(a), doctorCommand(a), hashCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
 	return root
 }

@@ -35,7 +35,7 @@ type dataSource struct {
 	driver string
 	dsn    string
 	at     ast.Node // where it stands, for problems found later
-	// noActivity turns off the log's counts of writes per minute.
+	// noActivity: see runConfig. Only of the log.
 	noActivity bool
 	// problem is why the data source is unusable; it is set only if problems do not invalidate the
 	// whole configuration.
@@ -52,6 +52,15 @@ type config struct {
 	job     jobConfig
 	// console is the section console. run serves a console only with an address in it.
 	console console.Config
+	runConfig
+}
+
+// A runConfig is the command's own part of the section jobConfig.
+type runConfig struct {
+	// exitIfLogUnavailable makes run end instead of waiting for a log that is down.
+	exitIfLogUnavailable bool
+	// noActivity turns off the counts of writes per minute.
+	noActivity bool
 }
 
 // part is the part of a configuration that a command needs. The rest may lack its environment
@@ -99,16 +108,16 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 	}
 	c = &config{}
 	errs := [5]error{4: d.placed(err)}
-	activity := true
-	if err := d.job(top.Job, &c.job, &activity); p == wholeFile {
-		errs[2] = err
-	} else if err != nil {
+	switch run := new(runConfig); {
+	case p == wholeFile:
+		errs[2] = d.job(top.Job, &c.job, &c.runConfig)
+	case d.job(top.Job, &c.job, run) != nil:
 		// Commands that only look use the job's times if they can be read.
 		c.job = jobConfig{}
 	}
 	if c.logs, errs[1] = d.logs(top.Log, p == wholeFile); len(c.logs) > 0 {
 		for i := range c.logs {
-			c.logs[i].noActivity = !activity
+			c.logs[i].noActivity = c.noActivity
 		}
 		c.log = c.logs[0]
 	}
@@ -252,7 +261,8 @@ func (d *decoder) sharedFile(c *config) (err error) {
 }
 
 // job reads the section jobConfig.
-func (d *decoder) job(n ast.Node, c *jobConfig, activity *bool) error {
+func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
+	activity := true
 	known := map[string]any{
 		"name": &c.Name, "cron": &c.Cron, "transactionLogFetchDataCount": &c.TransactionLogFetchDataCount,
 		"maxDeliveryTryTimes": &c.MaxDeliveryTryTimes, "maxDeliveryTryDelayMillis": &c.MaxDeliveryTryDelay,
@@ -260,7 +270,7 @@ func (d *decoder) job(n ast.Node, c *jobConfig, activity *bool) error {
 		"deliveryTimeoutMillis": &c.DeliveryTimeout, "probeTimeoutMillis": &c.ProbeTimeout, "leaseMillis": &c.Lease,
 		"concurrency": &c.Concurrency, "deliveryBatch": &c.DeliveryBatch, "unknownDataSourceDelayMillis": &c.UnknownDataSourceDelay,
 		"shutdownTimeoutMillis": &c.ShutdownTimeout, "receiptRetentionMillis": &c.ReceiptRetention, "keyRetentionMillis": &c.KeyRetention,
-		"purgeIntervalMillis": &c.PurgeInterval, "activity": activity,
+		"purgeIntervalMillis": &c.PurgeInterval, "exitIfLogUnavailable": &run.exitIfLogUnavailable, "activity": &activity,
 	}
 	values := map[string]ast.Node{}
 	err := d.decode(n, &values)
@@ -274,7 +284,7 @@ func (d *decoder) job(n ast.Node, c *jobConfig, activity *bool) error {
 		zeroIsNone := to == &c.MaxDeliveryTryDelay || to == &c.RetryDelay || to == &c.RetryJitter
 		err = errors.Join(err, d.set(key, values[key], to, zeroIsNone))
 	}
-	if err != nil {
+	if run.noActivity = !activity; err != nil {
 		return err
 	}
 	// The job itself validates, so that the rules are in one place.

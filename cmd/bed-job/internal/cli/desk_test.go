@@ -152,6 +152,21 @@ func TestADataSourceIsPausedLimitedAndResumed(t *testing.T) {
 	}
 }
 
+func TestWatchDrawsTheStateAgainAndAgain(t *testing.T) {
+	h, st := newDesk(t)
+	fill(t, st, 2, "a", false)
+	fill(t, st, 1, "b\x1b[2J\u202e", false)
+	r := h.run(t, "watch", "--interval", "100ms", "--count", "2")
+	if r.status != 0 || strings.Count(r.out, "DATA SOURCE") != 2 || strings.Contains(r.out, "\x1b") || strings.Contains(r.out, "\u202e") ||
+		!strings.Contains(r.out, "not configured here") {
+		t.Errorf("got %+v", r)
+	}
+	h.OutTTY = true
+	if r := h.run(t, "watch", "--count", "1"); !strings.HasPrefix(r.out, "\x1b[H\x1b[2J") {
+		t.Errorf("on a terminal: %q", r.out)
+	}
+}
+
 func TestListAndShowSayWhenDue(t *testing.T) {
 	h, st := newDesk(t)
 	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}

@@ -52,6 +52,7 @@ func TestErrorsAreJSONWhereTheLogLinesAre(t *testing.T) {
 		{gone, "run --once", 1, []string{"fatal: the configuration cannot be read"}},
 		{broken, "list --log-format json", 1, []string{"unknown driver"}},
 		{h, "list --log-format=json --frobnicate", 2, []string{"unknown flag"}},
+		{h, "list --frobnicate --log-format json", 2, []string{"unknown flag"}},
 		{h, "show x --log-format json", 1, []string{"x: the log holds no such id"}},
 		{h, "retry x y --log-format json", 1, []string{"error: x: the log holds no such id", "error: y: the log holds no such id"}},
 	} {
@@ -72,7 +73,7 @@ func TestErrorsAreTextWhereTheLogLinesAre(t *testing.T) {
 		h    *harness
 		args string
 	}{
-		{h, "run --log-format text"}, {h, "run --log-format text --frobnicate"}, {h, "list --frobnicate"}, {h, "show x"}, {onTerminal, "run"},
+		{h, "run --log-format text"}, {h, "run --frobnicate --log-format text"}, {h, "list --frobnicate"}, {h, "show x"}, {onTerminal, "run"},
 	} {
 		if r := tc.h.run(t, strings.Fields(tc.args)...); r.status == 0 || !strings.HasPrefix(r.err, "bed-job: ") {
 			t.Errorf("%s: %+v", tc.args, r)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -64,3 +65,16 @@ func (a *app) say(level logrus.Level, text, hint string) {
 
 // redact hides the secrets of the configuration's DSNs in text.
 func (a *app) redact(text string) string { return redact(text, a.dsns...) }
+
+// logFormatIn finds the format in an invalid command line.
+func logFormatIn(args []string) string {
+	for i, arg := range args {
+		if format, ok := strings.CutPrefix(arg, "--log-format="); ok {
+			return format
+		}
+		if arg == "--log-format" && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
+}

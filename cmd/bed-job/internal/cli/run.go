@@ -25,7 +25,8 @@ Then running deliveries finish, and the other claimed entries are released. A se
 signal, a second later or more, ends the process at once.
 
 If the transaction log is down at the start, run waits for it, with a warning at once and
-each minute. With --exit-if-log-unavailable it ends with status 1 instead, as with --once.
+each minute. With --exit-if-log-unavailable, or exitIfLogUnavailable: true in jobConfig,
+it ends with status 1 instead, as with --once.
 
 With --once it runs one round and prints the result. The exit status is 1 if the round is
 incomplete: the log or a data source is unreachable or takes no writes, or some entries
@@ -49,7 +50,8 @@ Further keys are
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
 deliveryBatch, unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
-keyRetentionMillis, purgeIntervalMillis and activity. A delay of 0 means no delay.`,
+keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A delay of 0
+means no delay.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runJob(cmd.Context(), a, once, exit) },
 	}
@@ -75,7 +77,7 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	if err != nil {
 		return err
 	}
-	d := &delivering{app: a, cfg: cfg, targets: targets, logger: logger, once: once, wait: !once && !exit}
+	d := &delivering{app: a, cfg: cfg, targets: targets, logger: logger, once: once, wait: !once && !exit && !cfg.exitIfLogUnavailable}
 	if cfg.console.Listen != "" && !once {
 		if d.served, err = serveConsole(ctx, cfg.console, cfg.logs, logger); err != nil {
 			return err

@@ -29,7 +29,7 @@ func TestNoTableIsWiderThanItsTerminal(t *testing.T) {
 	}
 	h.run(t, "retry", "--data-source", "a", "--text", "UPDATE a", "--reason", strings.Repeat("because ", 40))
 	h.run(t, "pause", "a", "--reason", "work")
-	for _, args := range []string{"list", "list --verify", "list --parked", "stats", "kinds", "audit"} {
+	for _, args := range []string{"list", "list --verify", "list --parked", "stats", "watch --count 1", "kinds", "audit"} {
 		for _, width := range []int{0, 40, 80, 100, 140, 200, 300} {
 			h.OutTTY, h.Width = true, func() int { return width }
 			limit := width
@@ -40,7 +40,7 @@ func TestNoTableIsWiderThanItsTerminal(t *testing.T) {
 			if r.status != 0 || strings.Count(r.out, "\n") < 2 {
 				t.Errorf("%s on %d columns: %+v", args, width, r)
 			}
-			for line := range strings.Lines(r.out) {
+			for line := range strings.Lines(strings.TrimPrefix(r.out, "\x1b[H\x1b[2J")) {
 				if strings.HasPrefix(line, "  --kind ") {
 					continue // to be pasted, so never cut
 				}
@@ -125,6 +125,23 @@ func TestAgesAreWrittenAsInTheAPI(t *testing.T) {
 	}
 	if r := h.run(t, "check", "--oldest-warning", "2d", "--oldest-critical", "7d"); r.status != 0 || !strings.Contains(r.out, ";172800;604800") {
 		t.Errorf("check: %+v", r)
+	}
+}
+
+func TestWatchPrintsOneJSONLinePerRefresh(t *testing.T) {
+	h, st := newDesk(t)
+	fill(t, st, 2, "a\u202e", false)
+	h.OutTTY = true
+	r := h.run(t, "watch", "--interval", "100ms", "--count", "2", "-o", "json")
+	lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
+	if r.status != 0 || len(lines) != 2 || strings.Contains(r.out, "\u202e") {
+		t.Fatalf("got %+v", r)
+	}
+	for _, line := range lines {
+		var o ops.Overview
+		if err := json.Unmarshal([]byte(line), &o); err != nil || len(o.DataSources) != 2 {
+			t.Errorf("%s: %v", line, err)
+		}
 	}
 }
 

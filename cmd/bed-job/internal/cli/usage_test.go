@@ -34,6 +34,7 @@ func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
 		{"limit a", "limit takes NAME PER_SECOND"},
 		{"limit a many", `"many" is not a number`},
 		{"try", "try takes one ID"},
+		{"watch --interval 1ms", "--interval must be"},
 		{"retry --parked --older-than -1s", "not a time such as"},
 		{"discard --parked --transaction= --yes --reason x", "--transaction is empty"},
 		{"retry --parked --data-source=", "--data-source is empty"},
@@ -110,10 +111,12 @@ func TestVersionSaysWhatItWasBuiltFrom(t *testing.T) {
 	if got := versionText(nil, ""); !strings.HasPrefix(got, "bed-job (devel), go1.") {
 		t.Errorf("got %q", got)
 	}
-	var out strings.Builder
-	status := (&app{Out: &out, Err: io.Discard}).run(t.Context(), []string{"--version"})
-	if status != 0 || !strings.HasPrefix(out.String(), "bed-job ") || strings.Count(out.String(), "\n") != 1 {
-		t.Errorf("status %d, printed %q", status, out.String())
+	for _, arg := range []string{"version", "--version"} {
+		var out strings.Builder
+		status := (&app{Out: &out, Err: io.Discard}).run(t.Context(), []string{arg})
+		if status != 0 || !strings.HasPrefix(out.String(), "bed-job ") || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("%s: status %d, printed %q", arg, status, out.String())
+		}
 	}
 }
 

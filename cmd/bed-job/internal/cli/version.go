@@ -4,7 +4,21 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
 )
+
+func versionCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			fmt.Fprintln(a.Out, version())
+			return nil
+		},
+	}
+}
 
 // stamp is the version of a release build, set by the linker; if empty, the Go tool's version
 // counts.

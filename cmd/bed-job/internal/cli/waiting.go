@@ -97,7 +97,7 @@ func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, l
 		if time.Since(told) >= waitTold {
 			told = time.Now()
 			logger.WithError(err).WithField("log", s.place()).
-				Warn("waiting for the transaction log, which is not available; --exit-if-log-unavailable ends the program instead")
+				Warn("waiting for the transaction log, which is not available; --exit-if-log-unavailable or exitIfLogUnavailable ends the program instead")
 		}
 	}
 }

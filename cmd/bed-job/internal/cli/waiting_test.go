@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -136,17 +137,24 @@ func TestRunWaitsForLogAndStopsOnSignal(t *testing.T) {
 func TestRunGoesOnWhenTheLogIsThere(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		args          string
+		args, setting string
 		err           error
 		tries, status int
 	}{
-		"it comes up":    {err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, tries: 3},
-		"a flag":         {args: "--exit-if-log-unavailable", err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, tries: 1, status: 1},
-		"no use to wait": {err: fmt.Errorf("the table: %w", txlog.ErrUnusable), tries: 1, status: 1},
+		"it comes up":       {err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, tries: 3},
+		"a flag":            {args: "--exit-if-log-unavailable", err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, tries: 1, status: 1},
+		"a setting":         {setting: "jobConfig: {exitIfLogUnavailable: true}\n", err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, tries: 1, status: 1},
+		"a setting, undone": {setting: "jobConfig: {exitIfLogUnavailable: false}\n", err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, tries: 2},
+		"no use to wait":    {err: fmt.Errorf("the table: %w", txlog.ErrUnusable), tries: 1, status: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			config := silentStage(t, "mysql", logsAt("127.0.0.1:1")["mysql"])
+			text, err := os.ReadFile(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, config, string(text)+tc.setting)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var tries atomic.Int32
