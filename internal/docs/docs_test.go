@@ -117,11 +117,12 @@ func TestEveryCommandIsInReadmeAndOperations(t *testing.T) {
 	if len(commands) < 10 {
 		t.Fatalf("only these commands were found in the code: %v", commands)
 	}
-	for _, page := range []string{"README.md", "docs/operations.md"} {
-		text := read(t, page)
+	for page, text := range map[string]string{
+		"README.md": read(t, "README.md"), "docs/operations.md and docs/stuck.md": read(t, "docs/operations.md") + read(t, "docs/stuck.md"),
+	} {
 		for _, name := range commands {
 			if !regexp.MustCompile("`" + name + "\\b|bed-job " + name + `\b`).MatchString(text) {
-				t.Errorf("%s does not mention the command %s", page, name)
+				t.Errorf("%s do not mention the command %s", page, name)
 			}
 		}
 	}
