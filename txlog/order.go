@@ -339,7 +339,7 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 	for i, k := range keys {
 		values[i] = issueValues(f, "'"+k+"'", "'"+firsts[i]+"'", strconv.FormatInt(counts[i]-1, 10))
 	}
-	text := lockBriefly + issueInto(f) + " VALUES " + strings.Join(values, ", ") + issueAgain(f)
+	text := lockBriefly + issuing(f, "", "VALUES "+strings.Join(values, ", "))
 	if w.returning {
 		return states, eachText(ctx, q, text+issued, read)
 	}
@@ -356,22 +356,21 @@ const lockBriefly = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ "
 // issued ends the INSERT of numbers in databases that can return rows.
 const issued = " RETURNING id, last, head, waiting"
 
-func issueInto(f Flavor) string {
-	return "INSERT INTO bed_order_key (id, last, head, waiting)"
-}
-
 // issueValues are the values of a new key; waiting is the number of units behind the head in
 // this write.
 func issueValues(f Flavor, key, head, waiting string) string {
 	return "(" + key + ", " + f.Clock() + " * 1000 + " + waiting + ", " + head + ", " + waiting + ")"
 }
 
-// issueAgain handles existing keys in the INSERT. MySQL assigns from left to right.
-func issueAgain(f Flavor) string {
+// issuing is the INSERT that locks the rows of order keys, in the schema with a trailing dot or in
+// none, and issues numbers under them. rows selects or lists issueValues. For existing keys, MySQL
+// assigns from left to right.
+func issuing(f Flavor, schema, rows string) string {
 	now := func(column string) string {
 		return f.Pick(sqltext.Texts{MySQL: "VALUES(" + column + ")", Postgres: "EXCLUDED." + column, SQLite: "EXCLUDED." + column})
 	}
-	return f.Pick(sqltext.Texts{MySQL: " ON DUPLICATE KEY UPDATE ", Postgres: " ON CONFLICT (id) DO UPDATE SET ", SQLite: " ON CONFLICT (id) DO UPDATE SET "}) +
+	return "INSERT INTO " + schema + "bed_order_key (id, last, head, waiting) " + rows +
+		f.Pick(sqltext.Texts{MySQL: " ON DUPLICATE KEY UPDATE ", Postgres: " ON CONFLICT (id) DO UPDATE SET ", SQLite: " ON CONFLICT (id) DO UPDATE SET "}) +
 		"waiting = bed_order_key.waiting + " + now("waiting") + " + CASE WHEN bed_order_key.head = '' THEN 0 ELSE 1 END, " +
 		"head = CASE WHEN bed_order_key.head = '' THEN " + now("head") + " ELSE bed_order_key.head END, " +
 		"last = " + f.Pick(sqltext.Texts{MySQL: "GREATEST", Postgres: "GREATEST", SQLite: "MAX"}) + "(bed_order_key.last + " + now("waiting") + " + 1, " + now("last") + ")"

@@ -198,8 +198,8 @@ func (sh shape) text(f Flavor) string {
 		s = `INSERT INTO bed_log (name, value) VALUES (?, ?)` +
 			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE name = bed_log.name`, Postgres: ` ON CONFLICT (name) DO NOTHING`, SQLite: ` ON CONFLICT (name) DO NOTHING`})
 	case issueNumbers: // PostgreSQL's; it waits for the row of a key for a second at most
-		s = issueInto(f) + ` SELECT r.id, {now} * 1000 + r.n - 1, r.unit, r.n - 1 FROM (SELECT set_config('lock_timeout', '1s', true)) AS c,
-  unnest(?::text[], ?::text[], ?::bigint[]) AS r (id, unit, n)` + issueAgain(f) + issued
+		s = issuing(f, "", `SELECT r.id, {now} * 1000 + r.n - 1, r.unit, r.n - 1 FROM (SELECT set_config('lock_timeout', '1s', true)) AS c,
+  unnest(?::text[], ?::text[], ?::bigint[]) AS r (id, unit, n)`) + issued
 	case freeKeys: // PostgreSQL's; the rows are locked in their order
 		s = `UPDATE bed_order_key SET head = '' FROM ` + patient + `(SELECT id FROM bed_order_key WHERE id = ANY(?::text[]) AND c.t <> '' ORDER BY id FOR UPDATE) AS k
   WHERE bed_order_key.id = k.id AND head = ANY(?::text[]) AND waiting = 0`

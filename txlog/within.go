@@ -181,7 +181,7 @@ func (w *visitor) issue(ctx context.Context, u *Unit) error {
 		if o.Number != 0 {
 			continue
 		}
-		e := w.begin(strings.Replace(issueInto(f), "bed_order_key", w.schema+".bed_order_key", 1) + " SELECT ")
+		e := w.begin("SELECT ")
 		e.text(o.Key)
 		e.sql(", " + f.Clock() + " * 1000, ")
 		e.text(u.ID)
@@ -189,8 +189,9 @@ func (w *visitor) issue(ctx context.Context, u *Unit) error {
 		if w.tells {
 			e.sql(" WHERE @@in_transaction = 1")
 		}
-		e.sql(issueAgain(f))
-		if n, err := w.exec(ctx, e.done()); err != nil {
+		issue := e.done()
+		issue.text = issuing(f, w.schema+".", issue.text)
+		if n, err := w.exec(ctx, issue); err != nil {
 			return err
 		} else if n == 0 && w.tells {
 			return errNoTransaction
