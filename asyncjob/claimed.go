@@ -15,6 +15,7 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -169,8 +170,7 @@ func (u *claimed) judge(a try) result {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
 	}
-	place, schema, session := (*placeError)(nil), (*attempt.SchemaError)(nil), (*dialect.SessionError)(nil)
-	if errors.As(a.Err, &place) || errors.As(a.Err, &schema) || errors.As(a.Err, &session) {
+	if errors.As(a.Err, new(*target.ElsewhereError)) {
 		return u.block(a.Err)
 	}
 	if _, ok := d.src.needsOperator(a.Err); ok {

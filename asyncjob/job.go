@@ -280,7 +280,7 @@ func (j *Job) Close() error {
 	j.control.leave()
 	for _, s := range j.sources {
 		s.others.close()
-		if err := s.own.pool.Close(); err != nil {
+		if err := s.own.close(); err != nil {
 			s.log.WithError(err).Debug("a connection was not closed in good order")
 		}
 	}

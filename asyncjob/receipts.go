@@ -68,10 +68,10 @@ func (s *source) purgeEnded(to purgePoint, err error) {
 func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint) {
 	ctx, cancel := context.WithTimeout(round, min(purgeLimit, j.cfg.DeliveryTimeout))
 	defer cancel()
-	dialect := s.own.target.Dialect
+	dialect := s.own.Dialect
 	erased, end := 0, time.Now().Add(s.purgeFor)
-	kept := s.own.kept
-	err := s.own.onConn(ctx, func(conn driver.Conn) error {
+	kept := s.own.Receipts
+	err := s.own.pool.Ask(ctx, func(conn driver.Conn) error {
 		// The job's own DSN need not have the applications' setting.
 		schema, known, err := j.storage.ReceiptSchema(ctx, s.name)
 		if err != nil {
@@ -177,22 +177,4 @@ func (j *Job) heal(ctx context.Context) (more bool) {
 		j.log.WithField("order_keys", healed).Warn("the entry that others waited for was deleted from the log: what waited goes on")
 	}
 	return next != ""
-}
-
-// onConn runs f on a bare connection of the pool. It drops the connection after an error,
-// because of its unknown state.
-func (s *session) onConn(ctx context.Context, f func(driver.Conn) error) error {
-	conn, err := s.pool.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	var result error
-	_ = conn.Raw(func(dc any) error {
-		if result = f(dc.(driver.Conn)); result != nil {
-			return driver.ErrBadConn
-		}
-		return nil
-	})
-	return result
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/txlog"
 )
@@ -61,11 +60,8 @@ func (d *drain) erase(_ context.Context, under removal.Session, ids []string) {
 	defer leave()
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.ProbeTimeout)
 	defer cancel()
-	dialect := in.target.Dialect
-	err = in.onConn(ctx, func(conn driver.Conn) error {
-		return attempt.ReceiptRights(ctx, dialect, conn, in.kept, attempt.EraseReceipts(ctx, dialect, conn, in.kept, ids))
-	})
+	err = in.pool.Ask(ctx, func(conn driver.Conn) error { return in.Erase(ctx, conn, ids) })
 	if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
-		d.src.log.WithField("error", dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
+		d.src.log.WithField("error", in.Dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
 	}
 }

@@ -218,7 +218,7 @@ func TestConcurrencyIsReachedAndKept(t *testing.T) {
 			cfg.Concurrency = 3
 			j := newJob(t, store, Targets{"orders": target}, cfg)
 			runOnce(t, j)
-			if limit := j.sources["orders"].own.pool.Stats().MaxOpenConnections; most != c.want || limit != c.want {
+			if limit := j.sources["orders"].own.pool.DB().Stats().MaxOpenConnections; most != c.want || limit != c.want {
 				t.Errorf("%d deliveries at once of at most %d, want %d", most, limit, c.want)
 			}
 		})

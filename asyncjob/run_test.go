@@ -281,7 +281,7 @@ func TestCloseIgnoresConnectionsCutWhileIdle(t *testing.T) {
 	j := newJob(t, store, Targets{"orders": db.target()}, brittle())
 	runOnce(t, j)
 	// The purge dropped the round's connection: without one there is nothing to cut.
-	must(t, j.sources["orders"].own.pool.PingContext(t.Context()))
+	must(t, j.sources["orders"].own.pool.DB().PingContext(t.Context()))
 	idle := db.closes
 	if err := j.Close(); err != nil {
 		t.Errorf("Close returned %v", err)

@@ -2,10 +2,14 @@ package asyncjob
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"testing"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/target"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 type noConnector struct{ driver.Connector }
@@ -17,14 +21,15 @@ func (noConnector) Connect(context.Context) (driver.Conn, error) { return nil, e
 // When the job is closed, a running delivery keeps its pool, and later ones get none.
 func TestSessionInUseIsClosedAfterItsLastDelivery(t *testing.T) {
 	t.Parallel()
-	used := &session{pool: sql.OpenDB(noConnector{}), users: 1}
+	in := target.New(delivery.Target{Connector: noConnector{}, Dialect: new(dialect.Dialect)}, attempt.Receipts{}, nil, 0)
+	used := &session{Source: in, pool: in.Greeted(1), users: 1}
 	o := sessions{list: []*session{used}}
 	o.close()
-	if err := used.pool.PingContext(t.Context()); !errors.Is(err, errNoConnection) {
+	if err := used.pool.DB().PingContext(t.Context()); !errors.Is(err, errNoConnection) {
 		t.Fatalf("its pool is closed under the delivery: %v", err)
 	}
 	o.leave(used)
-	if err := used.pool.PingContext(t.Context()); err == nil || errors.Is(err, errNoConnection) {
+	if err := used.pool.DB().PingContext(t.Context()); err == nil || errors.Is(err, errNoConnection) {
 		t.Errorf("its pool is left open: %v", err)
 	}
 }

@@ -44,7 +44,7 @@ func TestSessionsFollowSettingsAndTheirPoolsAreBounded(t *testing.T) {
 	}
 	for _, s := range list {
 		if s.users != 0 {
-			t.Errorf("the session with %s has %d users", s.target.Settings, s.users)
+			t.Errorf("the session with %s has %d users", s.Settings, s.users)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestSessionInUseIsNotEvicted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := used.pool.PingContext(t.Context()); err != nil {
+	if err := used.pool.DB().PingContext(t.Context()); err != nil {
 		t.Errorf("its pool: %v", err)
 	}
 	if again, leave, err := s.session(&txlog.Unit{Settings: "settings=used"}); err != nil || again != used {

@@ -15,6 +15,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -98,14 +99,15 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 	if t.Dialect.Flavor == txlog.FlavorSQLite {
 		s.concurrency = 1
 	}
-	s.own = newSession(t, r, s.concurrency)
+	t.DataSource = name
+	s.own = newSession(t, s)
 	s.pace.most = s.concurrency
 	return s
 }
 
 // sendsMessages reports whether it is a broker, which has neither local transactions nor
 // receipts.
-func (s *source) sendsMessages() bool { return s.own.target.Dialect.Flavor == txlog.FlavorMessages }
+func (s *source) sendsMessages() bool { return s.own.Dialect.Flavor == txlog.FlavorMessages }
 
 // probe checks on a connection of its own whether the data source is reachable and writable.
 // It does not use the pool, whose connections may predate the current state. A dial that
@@ -119,12 +121,12 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 			err = fmt.Errorf("the driver panicked: %v", p)
 		}
 	}()
-	conn, err := s.own.target.Connector.Connect(ctx)
+	conn, err := s.own.Connector.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	dialect := s.own.target.Dialect
+	dialect := s.own.Dialect
 	if err := attempt.Ping(ctx, conn); err != nil || dialect.Writable == nil {
 		return err
 	}
@@ -170,7 +172,7 @@ func (s *source) describe(err error) string {
 	if errors.As(err, &p) {
 		return fmt.Sprintf("the driver panicked with a %T", p.value)
 	}
-	return s.own.target.Dialect.Describe(err)
+	return s.own.Dialect.Describe(err)
 }
 
 // try is one attempt to deliver a unit, with the job's own additions.
@@ -194,59 +196,41 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: dialect.Retryable}}
 	}
 	defer leave()
-	conn, err := session.pool.Conn(ctx)
-	if err != nil {
-		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: dialect.Unreachable}}
-	}
-	defer func() { _ = conn.Close() }()
 	a := try{NoConn: true}
-	err = conn.Raw(func(dc any) error {
-		a = s.attempt(ctx, session, dc.(driver.Conn), u)
-		readOnly := session.target.Dialect.ReadOnly
-		a.readOnly = a.Err != nil && readOnly != nil && readOnly(a.Err)
-		if a.ConnLost || a.readOnly {
-			return driver.ErrBadConn // the pool drops it
-		}
-		return nil
+	out, dialled := session.pool.On(ctx, false, func(conn driver.Conn) attempt.Outcome {
+		a = s.attempt(ctx, session, attempt.Bare(conn), u)
+		return a.Outcome
 	})
-	if a.readOnly {
-		// Sessions that became read-only stay so even when the server no longer is.
-		session.pool.SetMaxIdleConns(0)
-		session.pool.SetMaxIdleConns(s.concurrency)
+	if !dialled {
+		out.Class = dialect.Unreachable // also if a dial is refused
 	}
-	if a.NoConn && a.Err == nil {
-		a.Outcome = attempt.Outcome{Err: err, Class: dialect.Unreachable}
+	a.Outcome = out
+	if readOnly := session.Dialect.ReadOnly; a.Err != nil && readOnly != nil && readOnly(a.Err) && dialled {
+		a.readOnly = true
+		// Sessions that became read-only stay so even when the server no longer is.
+		session.pool.Idle(0)
+		session.pool.Idle(s.concurrency)
 	}
 	return a
 }
 
 // attempt runs u on a connection. A unit that must not run again is decided by its receipt.
 // It does not trust entries, and rejects anything but DML before it runs a statement.
-func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a try) {
-	dialect := in.target.Dialect
-	err := in.target.StillIn(ctx, conn)
+func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) try {
+	err := in.InSession(ctx, conn, u)
 	if err == nil && u.NotReplayable == "" {
-		if err = attempt.OnlyDML(ctx, dialect, conn, u.Statements); errors.As(err, new(*attempt.NotOneDML)) {
-			return try{Outcome: attempt.Failed(dialect, err, true)}
+		if err = attempt.OnlyDML(ctx, in.Dialect, conn, u.Statements); errors.As(err, new(*attempt.NotOneDML)) {
+			return try{Outcome: attempt.Failed(in.Dialect, err, true)}
 		}
 	}
-	if err == nil && u.Receipt != "" {
-		err = in.receipts(ctx, conn, s.storage, u)
-	}
 	if err != nil {
-		return try{NoConn: true, Outcome: attempt.Failed(dialect, err, true)}
+		return try{NoConn: true, Outcome: attempt.Failed(in.Dialect, err, true)}
 	}
-	a.Outcome = s.replay(ctx, in, conn, u)
-	switch {
-	case a.Err == nil || u.Receipt == "":
-	case attempt.NoReceipts(dialect, in.kept, a.Err): // the table was there, and is gone
-		in.ensured.Store(false)
-		in.place.Store(nil)
-		a.NoConn = true
-	case !a.ConnLost:
-		a.Err = attempt.ReceiptRights(ctx, dialect, conn, in.kept, a.Err)
+	out, reached := in.Attempt(ctx, conn, u, func() attempt.Outcome { return s.replay(ctx, in, conn, u) })
+	if reached == target.Gone {
+		out.Err = errors.Unwrap(out.Err) // no operator need create it
 	}
-	return a
+	return try{Outcome: out, NoConn: reached != target.Ran}
 }
 
 // replay turns a driver's panic into an unknown outcome.
@@ -257,12 +241,12 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 		}
 	}()
 	if u.Undo != nil {
-		return attempt.Undo(ctx, in.target.Dialect, conn, u, in.kept)
+		return attempt.Undo(ctx, in.Dialect, conn, u, in.Receipts)
 	}
 	if u.NotReplayable != "" {
-		return attempt.Void(ctx, in.target.Dialect, conn, u, in.kept)
+		return attempt.Void(ctx, in.Dialect, conn, u, in.Receipts)
 	}
-	return attempt.Replay(ctx, in.target.Dialect, conn, u, in.kept)
+	return attempt.Replay(ctx, in.Dialect, conn, u, in.Receipts)
 }
 
 // look looks up the receipt of u. It returns Found for a receipt of an earlier attempt, and
@@ -270,12 +254,8 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 // deliver u.
 func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) {
 	ask := func(in *session) error {
-		kept := in.kept
-		if place := in.place.Load(); u.Place != "" && (place == nil || *place != u.Place) {
-			kept = kept.At(u.Place)
-		}
-		return in.onConn(ctx, func(conn driver.Conn) (err error) {
-			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, kept)
+		return in.pool.Ask(ctx, func(conn driver.Conn) (err error) {
+			out, err = attempt.Look(ctx, in.Dialect, attempt.Bare(conn), u, in.At(u.Place))
 			return err
 		})
 	}
@@ -288,7 +268,7 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 		err = ask(s.own)
 	}
 	if err != nil {
-		return attempt.Failed(s.own.target.Dialect, err, true)
+		return attempt.Failed(s.own.Dialect, err, true)
 	}
 	return out
 }
@@ -307,7 +287,7 @@ func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
 	if s.kinds == nil || len(s.kinds) >= maxKinds {
 		s.kinds = map[string]*kindOfUnit{}
 	}
-	masked := sqltext.Mask(s.own.target.Dialect.Flavor, text)
+	masked := sqltext.Mask(s.own.Dialect.Flavor, text)
 	k := s.kinds[masked]
 	if k == nil {
 		k = new(kindOfUnit)
@@ -320,13 +300,5 @@ func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
 // needsOperator reports whether err comes from a missing or inaccessible table of receipts,
 // and returns the text for a log line.
 func (s *source) needsOperator(err error) (said string, ok bool) {
-	var table *dialect.ReceiptTableError
-	var rights *dialect.ReceiptRightsError
-	switch {
-	case errors.As(err, &rights):
-		return "missing rights (" + s.describe(rights.Err) + "); have run: " + rights.Grant, true
-	case errors.As(err, &table):
-		return "no usable table bed_receipt (" + s.describe(table.Err) + "); have run: " + table.Statement, true
-	}
-	return "", false
+	return target.Unusable(err, s.describe)
 }

@@ -203,7 +203,8 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 			return x.end(ctx)
 		}
 		out := attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo)
-		return c.c.withRights(ctx, &c.session, &x.unit, out)
+		out, _ = c.c.target.Explain(ctx, &c.session, &x.unit, out)
+		return out
 	})
 }
 

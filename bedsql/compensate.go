@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -134,18 +135,19 @@ func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(co
 		return attempt.Outcome{Class: dialect.Unreachable, Err: errors.New("bed: its data source is not known here")}
 	}
 	c := s.staged.writes[i].c
-	return c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
+	return c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
 		if has := conn.(*attempt.Session).Facts.Session; part.Session != "" && part.Session != has {
-			return attempt.Failed(c.dialect, &dialect.SessionError{Entry: part.Session, Has: has}, true)
+			return attempt.Failed(c.dialect, target.OtherSession(part.Session, has, nil), true)
 		}
-		if c.knownPlace(false) == nil {
-			if _, err := c.locateReceipts(ctx, conn, false); err != nil {
+		if c.target.Known(false) == nil {
+			if _, err := c.target.Find(ctx, conn, false); err != nil {
 				return attempt.Failed(c.dialect, err, true)
 			}
 		}
 		r := c.receipts
 		r.Place = part.Place
-		return c.withRights(ctx, conn, part, f(ctx, c.dialect, conn, part, r))
+		out, _ := c.target.Explain(ctx, conn, part, f(ctx, c.dialect, conn, part, r))
+		return out
 	})
 }
 

@@ -409,7 +409,7 @@ func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcom
 	if c.c.target.NoSideConnection {
 		return attempt.Outcome{Err: errNoOther, Class: dialect.Unreachable}
 	}
-	return c.c.pool.on(ctx, true, f)
+	return c.c.onPool(ctx, true, f)
 }
 
 // kill takes the connection out of use.

@@ -19,6 +19,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -49,15 +50,13 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 
 // connector is one opened database: the state that its connections share.
 type connector struct {
-	target    delivery.Target
+	target    *target.Source
 	dialect   *dialect.Dialect
 	cfg       Config
 	texts     *sqltext.Cache
 	deliverer *besteffort.Deliverer
 	// receipts describe the receipts of writes through this connector.
 	receipts attempt.Receipts
-	// receiptPlace is the place of the table of receipts; nil until it is found.
-	receiptPlace atomic.Pointer[receiptPlace]
 	// session is the resolved session of the last dial; nil before.
 	session atomic.Pointer[string]
 	guard   *guard
@@ -73,7 +72,7 @@ type connector struct {
 	// foreign means that the connector comes from the application and may change a session beyond
 	// its DSN.
 	foreign bool
-	pool    *connPool
+	pool    *target.Pool
 	log     logrus.FieldLogger
 	driver  driver.Driver
 
@@ -94,55 +93,52 @@ var (
 	_ io.Closer        = (*connector)(nil)
 )
 
-func newConnector(target delivery.Target, cfg Config) (*connector, error) {
-	if target.Dialect == nil {
-		target.Dialect = &dialect.Dialect{Name: "sql"}
+func newConnector(t delivery.Target, cfg Config) (*connector, error) {
+	if t.Dialect == nil {
+		t.Dialect = &dialect.Dialect{Name: "sql"}
 	}
-	if target.DataSource == "" {
+	if t.DataSource == "" {
 		return nil, errors.New("bed: the data source has no name: give one, or the DSN parameter bedDataSource " +
 			"(none is derived where a dial function, a network or a connector of the application's decides the address)")
 	}
-	if len(target.DataSource) > 255 {
-		return nil, fmt.Errorf("bed: the data source's name is %d bytes long, 255 is the most that the log can keep: give a shorter one by the DSN parameter bedDataSource", len(target.DataSource))
+	if len(t.DataSource) > 255 {
+		return nil, fmt.Errorf("bed: the data source's name is %d bytes long, 255 is the most that the log can keep: give a shorter one by the DSN parameter bedDataSource", len(t.DataSource))
 	}
-	if target.AutocommitOff {
-		return nil, fmt.Errorf("bed: the DSN of %s turns autocommit off, which would leave every write uncommitted: remove it from the DSN and use transactions", target.DataSource)
+	if t.AutocommitOff {
+		return nil, fmt.Errorf("bed: the DSN of %s turns autocommit off, which would leave every write uncommitted: remove it from the DSN and use transactions", t.DataSource)
 	}
 	if cfg.Guarantee == ExactlyOnce {
-		if err := leavesReceipts(target.Dialect, target.DataSource); err != nil {
+		if err := leavesReceipts(t.Dialect, t.DataSource); err != nil {
 			return nil, err
 		}
 	}
-	if err := attempt.CheckReceiptSchema(&target); err != nil {
+	if err := attempt.CheckReceiptSchema(&t); err != nil {
 		return nil, err
 	}
-	if err := refuseSharedFile(target, cfg); err != nil {
+	if err := refuseSharedFile(t, cfg); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	log := cfg.Logger.WithField("data_source", target.DataSource)
+	log := cfg.Logger.WithField("data_source", t.DataSource)
 	c := &connector{
-		target:  target,
-		dialect: target.Dialect,
+		dialect: t.Dialect,
 		cfg:     cfg,
-		texts:   sqltext.NewCache(target.Dialect.Flavor, cachedTexts),
+		texts:   sqltext.NewCache(t.Dialect.Flavor, cachedTexts),
 		log:     log,
-		receipts: attempt.Receipts{
-			LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
-			Schema: target.ReceiptSchema,
-		},
 	}
-	if target.DriverLog != nil {
-		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
+	c.reach(t, attempt.Receipts{
+		LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
+	})
+	if t.DriverLog != nil {
+		t.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
-	c.guard = newGuard(&cfg, target.Dialect, log)
-	c.pool = newConnPool(c)
-	target.Dialect.Know()
+	c.guard = newGuard(&cfg, t.Dialect, log)
+	t.Dialect.Know()
 	journal.Of(cfg.Storage).TellOff(log.Warn, journal.Audit, journal.DataSources)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
-		DataSource:              target.DataSource,
-		Dialect:                 target.Dialect,
+		DataSource:              t.DataSource,
+		Dialect:                 t.Dialect,
 		SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
 		RetryInitial:            cfg.RetryInitial,
 		RetryMax:                cfg.RetryMax,
@@ -162,6 +158,26 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	return c, nil
 }
 
+// Bounds of a connector's own connections, in use or idle: for retries after the caller's connection
+// is gone, for staged soft transactions, and for erasing receipts.
+const maxOwnConns = 32
+
+// reach sets the target of c, and the configuration of its receipts.
+func (c *connector) reach(t delivery.Target, r attempt.Receipts) {
+	c.target = target.New(t, r, c.cfg.Storage, c.cfg.LogTimeout)
+	c.receipts = c.target.Receipts
+	c.pool = c.target.NewPool(maxOwnConns, c.dial)
+}
+
+// onPool runs f as one attempt on a connection of the pool.
+func (c *connector) onPool(ctx context.Context, checked bool, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
+	out, dialled := c.pool.On(ctx, checked, f)
+	if !dialled {
+		out.Class = c.dialClass(out.Err)
+	}
+	return out
+}
+
 // leavesReceipts returns an error if a write to a dialect's database cannot leave a receipt.
 func leavesReceipts(d *dialect.Dialect, dataSource string) error {
 	if d.ReceiptDuplicate != nil {
@@ -173,22 +189,22 @@ func leavesReceipts(d *dialect.Dialect, dataSource string) error {
 
 // refuseSharedFile keeps a SQLite log out of the target's own file, because the entry and the
 // write would wait for each other.
-func refuseSharedFile(target delivery.Target, cfg Config) error {
+func refuseSharedFile(t delivery.Target, cfg Config) error {
 	s, ok := cfg.Storage.(interface {
 		Driver() string
 		Location() string
 	})
-	if !ok || s.Driver() != "sqlite" || target.File == "" {
+	if !ok || s.Driver() != "sqlite" || t.File == "" {
 		return nil
 	}
-	same := resolved(s.Location()) == resolved(target.File)
+	same := resolved(s.Location()) == resolved(t.File)
 	if a, err := os.Stat(s.Location()); err == nil {
-		if b, err := os.Stat(target.File); err == nil {
+		if b, err := os.Stat(t.File); err == nil {
 			same = same || os.SameFile(a, b)
 		}
 	}
 	if same {
-		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own", target.DataSource)
+		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own", t.DataSource)
 	}
 	return nil
 }
@@ -218,10 +234,10 @@ func (c *connector) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.LogTimeout)
 	defer cancel()
 	c.deliverer.Close(ctx)
-	_ = c.pool.db().Close()
+	_ = c.pool.Close()
 	c.mu.Lock()
 	for _, changed := range c.changed {
-		_ = changed.pool.db().Close()
+		_ = changed.pool.Close()
 	}
 	c.mu.Unlock()
 	if closer, ok := c.target.Connector.(io.Closer); ok {
@@ -232,7 +248,7 @@ func (c *connector) Close() error {
 
 // dial opens a bare connection, with the facts of its session.
 func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
-	conn, facts, err := c.target.Dial(ctx)
+	conn, facts, err := target.Dial(ctx, &c.target.Target)
 	if facts.Corrected != "" && !c.corrected.Swap(true) {
 		c.log.WithField("settings", facts.Corrected).Warn("bed: the server's defaults would leave writes uncommitted that were answered; " +
 			"bed sets them otherwise on its connections: name them in the DSN to say so yourself")
@@ -269,28 +285,29 @@ func (c *connector) with(settings, change string) *connector {
 	if c.origin != nil {
 		origin = c.origin
 	}
-	place := c.receiptPlace.Load() // a transaction may be open, which has looked for it
+	place := c.target.Known(false) // a transaction may be open, which has looked for it
 	if settings == origin.target.Settings {
-		origin.receiptPlace.CompareAndSwap(nil, place)
+		origin.target.Adopt(place)
 		return origin
 	}
 	origin.mu.Lock()
 	defer origin.mu.Unlock()
 	if known := origin.changed[settings]; known != nil {
-		known.receiptPlace.CompareAndSwap(nil, place)
+		known.target.Adopt(place)
 		return known
 	}
 	if len(origin.changed) == maxChanged {
 		return nil
 	}
 	n := &connector{
-		target: origin.target, dialect: origin.dialect, cfg: origin.cfg, texts: origin.texts, deliverer: origin.deliverer,
-		receipts: origin.receipts, guard: origin.guard, foreign: origin.foreign, log: origin.log, driver: origin.driver,
+		dialect: origin.dialect, cfg: origin.cfg, texts: origin.texts, deliverer: origin.deliverer,
+		guard: origin.guard, foreign: origin.foreign, log: origin.log, driver: origin.driver,
 		origin: origin, changes: append(slices.Clip(c.changes), change),
 	}
-	n.target.Settings = settings
-	n.receiptPlace.Store(place)
-	n.pool = newConnPool(n)
+	t := origin.target.Target
+	t.Settings = settings
+	n.reach(t, origin.receipts)
+	n.target.Adopt(place)
 	if origin.changed == nil {
 		origin.changed = map[string]*connector{}
 	}

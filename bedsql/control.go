@@ -292,7 +292,7 @@ func (c *Conn) beforeBegin(ctx context.Context, under scope) {
 // withoutReceipts returns an error if the open transaction needs to leave a receipt and cannot.
 func (c *Conn) withoutReceipts() error {
 	switch {
-	case !c.tx.receipt || c.c.receiptPlace.Load() != nil:
+	case !c.tx.receipt || c.c.target.Known(false) != nil:
 		return nil
 	case c.noReceipts != nil:
 		return c.noReceipts

@@ -230,112 +230,12 @@ func (x *execution) Again(ctx context.Context, step besteffort.Step) attempt.Out
 // attempt makes one attempt of the write on conn, with its receipt if it has one.
 func (x *execution) attempt(ctx context.Context, conn driver.Conn, call dialect.Call) attempt.Outcome {
 	c := x.c.c
-	if err := c.sameSession(ctx, conn, &x.unit); err != nil {
-		return attempt.Failed(c.dialect, err, true)
-	}
-	if x.unit.Receipt == "" {
-		return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
-	}
-	return c.withReceipt(ctx, conn, &x.unit, func() attempt.Outcome {
+	return c.attempt(ctx, conn, &x.unit, func() attempt.Outcome {
+		if x.unit.Receipt == "" {
+			return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
+		}
 		return attempt.Apply(ctx, c.dialect, conn, []dialect.Call{call}, &x.unit, c.receipts, x.rows)
 	})
-}
-
-// lookForReceipts finds or creates the table of receipts, once for each connector, within
-// AttemptTimeout. deadline is the end of that time after a look. The error explains why the
-// table's place is unknown. keyed means that the write is under a key.
-func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.Time, err error) {
-	if c.c.knownPlace(keyed) != nil {
-		return deadline, nil
-	}
-	if err := leavesReceipts(c.c.dialect, c.c.target.DataSource); err != nil {
-		return deadline, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.c.cfg.AttemptTimeout)
-	defer cancel()
-	deadline, _ = ctx.Deadline()
-	if c.dead {
-		return deadline, driver.ErrBadConn
-	}
-	if err := c.ready(ctx); err != nil {
-		return deadline, err
-	}
-	if c.nextTx && !c.c.target.NoSideConnection {
-		return deadline, c.c.locateAside(ctx, keyed)
-	} else if _, err = c.c.locateReceipts(ctx, c.inner, keyed); err != nil && !c.c.dialect.Class(err).Answered() {
-		c.kill()
-	}
-	return deadline, c.c.unlocated(err)
-}
-
-// locateAside is locateReceipts on a connection of the pool.
-func (c *connector) locateAside(ctx context.Context, keyed bool) error {
-	out := c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
-		if _, err := c.locateReceipts(ctx, conn, keyed); err != nil {
-			return attempt.Failed(c.dialect, err, true)
-		}
-		return attempt.Outcome{}
-	})
-	return c.unlocated(out.Err)
-}
-
-// unlocated turns an error of locateReceipts into the caller's error.
-func (c *connector) unlocated(err error) error {
-	var silent *attempt.LogError
-	if errors.As(err, &silent) {
-		return &NotLoggedError{DataSource: c.target.DataSource, Cause: silent.Err}
-	}
-	return err
-}
-
-// needsReceipts reports whether err, of lookForReceipts, prevents the logging of a write. An
-// unreachable target does not: the attempts will meet that error, and look for the table
-// themselves.
-func (c *connector) needsReceipts(err error) bool {
-	var table *dialect.ReceiptTableError
-	var elsewhere *attempt.SchemaError
-	var rights *dialect.ReceiptRightsError
-	return errors.As(err, &table) || errors.As(err, &elsewhere) || errors.As(err, &rights) ||
-		// An entry written all the same would not name the place of its receipt.
-		errors.Is(err, ErrNotLogged) && !c.cfg.RunUnlogged || leavesReceipts(c.dialect, c.target.DataSource) != nil
-}
-
-// eraseInTurn erases receipts before a write or a transaction on its connection, for databases
-// that do so in turn. After a write it would be too late, because changes() belongs to the
-// application.
-func (c *Conn) eraseInTurn(ctx context.Context) {
-	if !c.c.erasesInTurn() || c.dead || c.inner == nil {
-		return
-	}
-	if ids := c.c.deliverer.Removals.Receipts(eraseBatch); ids != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.c.cfg.LogTimeout)
-		defer cancel()
-		if err := attempt.EraseReceipts(ctx, c.c.dialect, &c.session, c.c.receipts, ids); err != nil {
-			c.c.receiptsStay(err)
-		}
-	}
-}
-
-// sameSession makes sure that u runs in the session of its entry, because nothing of u was sent in
-// another one. An entry has no session if no connection of its kind had been dialled; it gets its
-// session now.
-func (c *connector) sameSession(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
-	s, ok := conn.(*attempt.Session)
-	if !ok || s.Facts.Session == u.Session {
-		return nil
-	}
-	switch has := s.Facts.Session; {
-	case u.Session != "":
-		return &dialect.SessionError{Entry: u.Session, Has: has}
-	case u.Lease.Deadline.IsZero() && !u.AtOnce: // it is not in the log, or not yet
-		u.Session = has
-		return nil
-	default:
-		if err := c.cfg.Storage.Locate(ctx, u, u.Place, has); err != nil {
-			return attempt.Certain(fmt.Errorf("bed: not sent, could not record in the log what the session is: %w", err), dialect.Unreachable)
-		}
-		return nil
-	}
 }
 
 // undecided reports whether err leaves open whether the write is, or will be,
@@ -435,16 +335,6 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 		d.Logging = besteffort.LogBefore // and what its session resolves to
 	}
 	return d
-}
-
-// leaveReceipt makes u leave a receipt. known means that u also names the receipt's place.
-func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
-	u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
-	place := c.receiptPlace.Load()
-	if place != nil {
-		u.Place = place.name
-	}
-	return place != nil
 }
 
 // noResult is Exec's Result in a soft transaction for a write that End will report: 0 rows. With

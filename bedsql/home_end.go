@@ -231,7 +231,7 @@ func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
 	defer cancel()
-	out := u.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
+	out := u.c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
 		out, err := attempt.Look(ctx, u.c.dialect, conn, &u.unit, u.c.receipts)
 		if err != nil && !attempt.NoReceipts(u.c.dialect, u.c.receipts, err) {
 			return attempt.Failed(u.c.dialect, err, true)

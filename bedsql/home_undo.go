@@ -96,8 +96,8 @@ func (h *home) noteGroup(ctx context.Context, log txlog.TxStorage, a *addition, 
 // and in c's database.
 func (h *home) leaveReceipt(ctx context.Context, u *txlog.Unit, c *connector) error {
 	r := c.receipts
-	if place := c.receiptPlace.Load(); place != nil {
-		r.Place = place.name
+	if place := c.target.Known(false); place != nil {
+		r.Place = place.Name
 	}
 	if r.Place == "" && r.Schema == "" {
 		return notRecorded("it is not known where the table bed_receipt of the transaction's database is, in which its part has to leave a receipt")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -56,8 +57,9 @@ var exported = map[string]struct {
 	"dialect.ErrOvertaken":       {dialect.ErrOvertaken, OutcomeRefused},
 	"dialect.ReceiptTableError":  {&dialect.ReceiptTableError{Err: io.EOF}, OutcomeRefused},
 	"dialect.RowsError":          {&dialect.RowsError{Want: 1}, OutcomeRefused},
-	"dialect.SessionError":       {&dialect.SessionError{}, OutcomeNotAccepted},
 	"dialect.ReceiptRightsError": {&dialect.ReceiptRightsError{Err: io.EOF}, OutcomeRefused},
+	"target.ElsewhereError":      {target.OtherPlace("a", "b"), OutcomeNotAccepted},
+	"target.LogError":            {&target.LogError{Err: io.EOF}, OutcomeNotAccepted},
 	"txlog.ParamError":           {&txlog.ParamError{Err: io.EOF}, OutcomeRefused},
 	"txlog.ErrUnstorable":        {txlog.ErrUnstorable, OutcomeRefused},
 }
@@ -83,7 +85,7 @@ func TestEveryExportedErrorHasAnOutcome(t *testing.T) {
 	for _, name := range insideOnly {
 		known[name] = true
 	}
-	for pkg, dir := range map[string]string{"bedsql": ".", "dialect": "../internal/dialect", "txlog": "../txlog"} {
+	for pkg, dir := range map[string]string{"bedsql": ".", "dialect": "../internal/dialect", "txlog": "../txlog", "target": "../internal/target"} {
 		for _, name := range exportedErrors(t, dir) {
 			if name = pkg + "." + name; !known[name] {
 				t.Errorf("%s is exported, and it is not decided what OutcomeOf says of it", name)

@@ -4,102 +4,112 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/removal"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/txlog"
 )
 
-// receiptPlace is the place of a table of receipts.
-type receiptPlace struct {
-	name string // empty if that cannot be found out
-	// assumed means that the log did not confirm this place for the data source's receipts.
-	assumed bool
-}
-
-// withRights replaces the error of an attempt of u after the loss of the table of receipts, or of
-// a right on it. The new error names the missing rights. If the table may be created again, the
-// next attempt does so.
-func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.Unit, out attempt.Outcome) attempt.Outcome {
-	switch {
-	case u.Receipt == "" || out.Err == nil:
-	case attempt.NoReceipts(c.dialect, c.receipts, out.Err):
-		c.receiptPlace.Store(nil)
-		out.Err = attempt.NoReceiptTable(c.dialect, c.receipts, out.Err)
-		out.Class = dialect.Retryable
-	default:
-		out.Err = attempt.ReceiptRights(ctx, c.dialect, conn, c.receipts, out.Err)
+// attempt has run make an attempt of u on conn, in u's session. If u leaves a receipt, the table of
+// receipts is there by then, and the log holds its place.
+func (c *connector) attempt(ctx context.Context, conn driver.Conn, u *txlog.Unit, run func() attempt.Outcome) attempt.Outcome {
+	if err := c.target.InSession(ctx, conn, u); err != nil {
+		return c.target.Failed(err)
 	}
+	out, _ := c.target.Attempt(ctx, conn, u, run)
 	return out
 }
 
-// withReceipt makes an attempt of u on any connection. The target may have been unreachable
-// before, so it first looks for the table of receipts, as lookForReceipts does, and records its
-// place in the log.
-func (c *connector) withReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, run func() attempt.Outcome) attempt.Outcome {
-	keyed := u.Fingerprint != ""
-	place := c.knownPlace(keyed)
-	if place == nil {
-		var err error
-		if place, err = c.locateReceipts(ctx, conn, keyed); err != nil {
+// lookForReceipts finds or creates the table of receipts, once for each connector, within
+// AttemptTimeout. deadline is the end of that time after a look. The error explains why the
+// table's place is unknown. keyed means that the write is under a key.
+func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.Time, err error) {
+	if c.c.target.Known(keyed) != nil {
+		return deadline, nil
+	}
+	if err := leavesReceipts(c.c.dialect, c.c.target.DataSource); err != nil {
+		return deadline, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.c.cfg.AttemptTimeout)
+	defer cancel()
+	deadline, _ = ctx.Deadline()
+	if c.dead {
+		return deadline, driver.ErrBadConn
+	}
+	if err := c.ready(ctx); err != nil {
+		return deadline, err
+	}
+	if c.nextTx && !c.c.target.NoSideConnection {
+		return deadline, c.c.locateAside(ctx, keyed)
+	} else if _, err = c.c.target.Find(ctx, c.inner, keyed); err != nil && !c.c.dialect.Class(err).Answered() {
+		c.kill()
+	}
+	return deadline, c.c.unlocated(err)
+}
+
+// locateAside is target.Source.Find on a connection of the pool.
+func (c *connector) locateAside(ctx context.Context, keyed bool) error {
+	out := c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
+		if _, err := c.target.Find(ctx, conn, keyed); err != nil {
 			return attempt.Failed(c.dialect, err, true)
 		}
+		return attempt.Outcome{}
+	})
+	return c.unlocated(out.Err)
+}
+
+// unlocated turns an error of target.Source.Find into the caller's error.
+func (c *connector) unlocated(err error) error {
+	var silent *target.LogError
+	if errors.As(err, &silent) {
+		return &NotLoggedError{DataSource: c.target.DataSource, Cause: silent.Err}
 	}
-	if u.Place == "" && place.name != "" {
-		// A job that looks elsewhere would not see this attempt's receipt.
-		if err := c.cfg.Storage.Locate(ctx, u, place.name, u.Session); err != nil {
-			return attempt.Outcome{Class: dialect.Unreachable, Err: fmt.Errorf("bed: not sent, could not record in the log where its receipt will be: %w", err)}
+	return err
+}
+
+// needsReceipts reports whether err, of lookForReceipts, prevents the logging of a write. An
+// unreachable target does not: the attempts will meet that error, and look for the table
+// themselves.
+func (c *connector) needsReceipts(err error) bool {
+	_, unusable := target.Unusable(err, c.dialect.Describe)
+	return unusable || errors.As(err, new(*target.ElsewhereError)) ||
+		// An entry written all the same would not name the place of its receipt.
+		errors.Is(err, ErrNotLogged) && !c.cfg.RunUnlogged || leavesReceipts(c.dialect, c.target.DataSource) != nil
+}
+
+// eraseInTurn erases receipts before a write or a transaction on its connection, for databases
+// that do so in turn. After a write it would be too late, because changes() belongs to the
+// application.
+func (c *Conn) eraseInTurn(ctx context.Context) {
+	if !c.c.erasesInTurn() || c.dead || c.inner == nil {
+		return
+	}
+	if ids := c.c.deliverer.Removals.Receipts(eraseBatch); ids != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.c.cfg.LogTimeout)
+		defer cancel()
+		if err := attempt.EraseReceipts(ctx, c.c.dialect, &c.session, c.c.receipts, ids); err != nil {
+			c.c.receiptsStay(err)
 		}
 	}
-	out := run()
-	if out.Err != nil {
-		out = c.withRights(ctx, conn, u, out)
-	}
-	return out
 }
 
-// knownPlace returns the place of the table of receipts, or nil if it is not known. For a request
-// under a key, the place must be certain, because earlier requests may have left their receipts
-// elsewhere.
-func (c *connector) knownPlace(keyed bool) *receiptPlace {
-	place := c.receiptPlace.Load()
-	if place != nil && place.assumed && keyed {
-		return nil
+// leaveReceipt makes u leave a receipt. known means that u also names the receipt's place.
+func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
+	u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
+	place := c.target.Known(false)
+	if place != nil {
+		u.Place = place.Name
 	}
-	return place
-}
-
-// locateReceipts finds or creates the table of receipts, and remembers its place. If the log does
-// not answer, and the DSN names no schema, a write without a key need not wait for the log: it
-// will find its receipt in the same place again.
-func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn, keyed bool) (*receiptPlace, error) {
-	bounded, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout) // the caller's context may never end
-	err := attempt.CheckSchema(bounded, c.dialect, conn, c.cfg.Storage, c.target.DataSource, c.receipts)
-	cancel()
-	var silent *attempt.LogError
-	assumed := !keyed && c.receipts.Schema == "" && errors.As(err, &silent)
-	if err != nil && !assumed {
-		return nil, err
-	}
-	if err := attempt.EnsureReceipts(ctx, c.dialect, conn, c.receipts); err != nil {
-		return nil, err
-	}
-	name, err := attempt.ReceiptPlace(ctx, c.dialect, conn, c.receipts)
-	if err != nil && !c.dialect.Class(err).Answered() {
-		return nil, err
-	}
-	place := &receiptPlace{name, assumed}
-	c.receiptPlace.Store(place)
-	return place, nil
+	return place != nil
 }
 
 // forceReceipts looks for the table of receipts, for a write under AtLeastOnce that needs it
 // because its group has a compensation.
 func (c *connector) forceReceipts(ctx context.Context) error {
-	if c.knownPlace(false) != nil {
+	if c.target.Known(false) != nil {
 		return nil
 	}
 	if err := leavesReceipts(c.dialect, c.target.DataSource); err != nil {
@@ -121,22 +131,15 @@ func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 	if !t.moved || r.Schema != "" {
 		return r, true
 	}
-	if place := c.receiptPlace.Load(); place != nil {
-		r.Place = place.name
+	if place := c.target.Known(false); place != nil {
+		r.Place = place.Name
 	}
 	return r, r.Place != ""
 }
 
 // replay runs a unit once more.
 func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
-	if err := c.sameSession(ctx, conn, u); err != nil {
-		return attempt.Failed(c.dialect, err, true)
-	}
-	run := func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) }
-	if u.Receipt == "" {
-		return run()
-	}
-	return c.withReceipt(ctx, conn, u, run)
+	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) })
 }
 
 // again makes a further step with a unit.
@@ -152,10 +155,7 @@ func (c *connector) onReceipt(ctx context.Context, conn driver.Conn, step bestef
 	if step == besteffort.MarkReported {
 		return attempt.MarkReported(ctx, c.dialect, conn, u, c.receipts)
 	}
-	if err := c.sameSession(ctx, conn, u); err != nil {
-		return attempt.Failed(c.dialect, err, true)
-	}
-	return c.withReceipt(ctx, conn, u, func() attempt.Outcome { return attempt.Void(ctx, c.dialect, conn, u, c.receipts) })
+	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Void(ctx, c.dialect, conn, u, c.receipts) })
 }
 
 var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts was not looked for before the transaction; " +
@@ -175,12 +175,8 @@ func (c *connector) eraseReceipts(ctx context.Context, _ removal.Session, ids []
 	if c.target.NoSideConnection {
 		return
 	}
-	out := c.pool.on(ctx, false, func(conn driver.Conn) attempt.Outcome {
-		err := attempt.EraseReceipts(ctx, c.dialect, conn, c.receipts, ids)
-		return attempt.Outcome{Err: err, ConnLost: err != nil} // it is not known what was left behind
-	})
-	if out.Err != nil {
-		c.receiptsStay(out.Err)
+	if err := c.pool.Ask(ctx, func(conn driver.Conn) error { return c.target.Erase(ctx, conn, ids) }); err != nil {
+		c.receiptsStay(err)
 	}
 }
 

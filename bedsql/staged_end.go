@@ -169,7 +169,7 @@ func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 	if u.behind != nil {
 		return attempt.Outcome{Class: dialect.Unreachable, Err: u.behind}
 	}
-	return u.c.pool.on(ctx, false, func(conn driver.Conn) attempt.Outcome {
+	return u.c.onPool(ctx, false, func(conn driver.Conn) attempt.Outcome {
 		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {
 			u.unit.Session = "" // another's, and nothing was sent in it
 		}
@@ -179,7 +179,7 @@ func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 
 // Again implements besteffort.Attempts.
 func (u *stagedUnit) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
-	return u.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.again(ctx, conn, step, &u.unit) })
+	return u.c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.again(ctx, conn, step, &u.unit) })
 }
 
 // submit has the unit delivered. A driver's panic is for End to pass on once the other

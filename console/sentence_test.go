@@ -20,6 +20,7 @@ var formats = []struct{ files, said string }{
 	{"../internal/ops/*.go", `Errorf\("%w: (STRING)", Err(?:Invalid|NotAmendable)`},
 	{"../internal/ops/*.go", `&explained\{(?:c\.Clean\(fmt\.Sprintf\()?"(?:ops: the entry cannot be amended: )?(STRING)"( ?\+)?`},
 	{"../internal/ops/*.go", `\bJudgement\{\w+, (?:fmt\.Sprintf\()?"(STRING)"( ?\+)?`},
+	{"../internal/target/errors.go", `Why: +fmt\.Sprintf\("(STRING)"`},
 	{"../internal/ops/amend.go", `\bwhy = "(STRING)"( ?\+)?`},
 	{"../internal/ops/try.go", `\bNotes, (?:fmt\.Sprintf\()?"(STRING)"( ?\+)?`},
 	{"../internal/ops/try.go", `(?:append\(\[\]string\{|trial\.Error = )fmt\.Sprintf\("(STRING)"`},
@@ -100,14 +101,14 @@ func TestSentencesAreSaidWithWhatTheyFillIn(t *testing.T) {
 	t.Parallel()
 	en, zh := languages[0], languages[1]
 	for text, want := range map[string]string{
-		"the job will not run it: it read before it wrote":                                                    "后台作业不会执行它：它先读后写",
-		"it must not be run again: it has more than 1000 statements, of which the first are kept here":        "它不得再次执行：它的语句超过 1000 条，这里只保存了开头的",
-		"already applied: a delivery applies nothing any more; discard is safe, retry only removes the entry": "已生效：再投递也不会有任何效果；可以放心丢弃，重试只会删除条目",
-		"bed_attempt: the table cannot be used: Error 1142: denied":                                           "bed_attempt：此表无法使用：Error 1142: denied",
-		`parameter 2 is not in the form that the log keeps, such as 1, "text" or {"uint64":7}`:                `第 2 个参数不是事务日志保存的形式，例如 1、"text" 或 {"uint64":7}`,
-		`the settings "a\nb" that it was written with cannot be used: x`:                                      `写入时的设置 "a\nb" 无法使用：x`,
-		"NOT ROLLED BACK: a table without transactions was changed (Some\nnon-transactional)":                 "无法回滚：更改了一张不支持事务的表（Some\nnon-transactional）",
-		"Error 1146 (42S02): Table 'a.b' doesn't exist":                                                       "Error 1146 (42S02): Table 'a.b' doesn't exist",
+		"the job will not run it: it read before it wrote":                                                                "后台作业不会执行它：它先读后写",
+		"it must not be run again: it has more than 1000 statements, of which the first are kept here":                    "它不得再次执行：它的语句超过 1000 条，这里只保存了开头的",
+		"already applied: a delivery applies nothing any more; discard is safe, retry only removes the entry":             "已生效：再投递也不会有任何效果；可以放心丢弃，重试只会删除条目",
+		"bed_attempt: the table cannot be used: Error 1142: denied":                                                       "bed_attempt：此表无法使用：Error 1142: denied",
+		`parameter 2 is not in the form that the log keeps, such as 1, "text" or {"uint64":7}`:                            `第 2 个参数不是事务日志保存的形式，例如 1、"text" 或 {"uint64":7}`,
+		`the entry was written with the settings "a\nb", which the DSN of data source orders cannot have (it has "c"): x`: `条目写入时的设置是 "a\nb"，数据源 orders 的 DSN 不能采用（它的设置是 "c"）：x`,
+		"NOT ROLLED BACK: a table without transactions was changed (Some\nnon-transactional)":                             "无法回滚：更改了一张不支持事务的表（Some\nnon-transactional）",
+		"Error 1146 (42S02): Table 'a.b' doesn't exist":                                                                   "Error 1146 (42S02): Table 'a.b' doesn't exist",
 		"%s%n: 100%": "%s%n: 100%",
 		"":           "",
 	} {

@@ -74,94 +74,14 @@ func quoteSchema(f txlog.Flavor, schema string) string {
 	return quote + schema + quote
 }
 
-// SchemaError reports that receipts would go to another place than the data source has used so
-// far. Attempts would not meet the earlier receipts and would apply work again.
-type SchemaError struct {
-	dataSource, so, far string
-}
-
-func (e *SchemaError) Error() string {
-	return fmt.Sprintf("bed: not sent: %s, but data source %s has kept its receipts in %s so far, which would not be met there; "+
-		"go back to that, or move them as docs/exactly-once.md says (Changing the schema)", e.so, e.dataSource, e.far)
-}
-
-// Certainly returns Retryable: nothing was sent, but a later try may succeed.
-func (*SchemaError) Certainly() dialect.Class { return dialect.Retryable }
-
-// LogError reports that the log could not return the place of the receipts.
-type LogError struct {
-	dataSource string
-	Err        error
-}
-
-func (e *LogError) Error() string {
-	return fmt.Sprintf("bed: not sent: the log does not say where the receipts of %s are: %v", e.dataSource, e.Err)
-}
-
-// Unwrap returns the log's error.
-func (e *LogError) Unwrap() error { return e.Err }
-
-// Certainly returns Retryable: nothing was sent, but a later try may succeed.
-func (*LogError) Certainly() dialect.Class { return dialect.Retryable }
-
-// CheckSchema compares r's schema with the schema in the log. If the log has no schema yet, it
-// stores r's. A resent request under a key, or a job with other settings, must look in the same
-// place for the receipt. CheckSchema returns a SchemaError if they differ, and a LogError if the
-// log fails.
-func CheckSchema(ctx context.Context, d *dialect.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
-	if d.Flavor != txlog.FlavorMySQL && d.Flavor != txlog.FlavorPostgres {
-		return nil
-	}
-	schema, known, err := log.ReceiptSchema(ctx, dataSource)
-	if err == nil && known && schema != r.Schema {
-		return elsewhere(dataSource, r.Schema, schema)
-	}
-	if err == nil && r.Schema != "" {
-		// An older version did not write its schema to the log.
-		if err := notAtHome(ctx, d, conn, dataSource, r); err != nil {
-			return err
-		}
-	}
-	if err == nil && !known {
-		err = log.SetReceiptSchema(ctx, dataSource, r.Schema)
-		if err != nil && r.Schema == "" && dberr.Of(err).Denied() {
-			return nil // a log that is set up for an older version
-		}
-		if err == nil { // another may have come first
-			schema, _, err = log.ReceiptSchema(ctx, dataSource)
-		}
-		if err == nil && schema != r.Schema {
-			return elsewhere(dataSource, r.Schema, schema)
-		}
-	}
-	if err != nil {
-		return &LogError{dataSource, err}
-	}
-	return nil
-}
-
-func elsewhere(dataSource, says, remembers string) *SchemaError {
-	e := &SchemaError{dataSource: dataSource, so: SchemaParam + " is not set", far: "the schema " + remembers}
-	if says != "" {
-		e.so = SchemaParam + " is " + says
-	}
-	if remembers == "" {
-		e.far = "no schema of their own"
-	}
-	return e
-}
-
-// notAtHome returns a SchemaError if unqualified names lead to another table of
-// receipts.
-func notAtHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
+// ReceiptHome returns the schema where unqualified names lead to a table of receipts; empty if they
+// lead to none.
+func ReceiptHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (string, error) {
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).home)
 	if err != nil || len(rows) == 0 {
-		return err
+		return "", err
 	}
-	if home := Text(rows[0][0]); home != "" && home != r.Schema {
-		return &SchemaError{dataSource: dataSource, so: SchemaParam + " is " + r.Schema, far: "the table bed_receipt of " + home}
-	}
-	return nil
+	return Text(rows[0][0]), nil
 }
 
 // EnsureReceipts finds or creates the table of receipts, and its ReceiptSchema, on conn's

@@ -3,8 +3,6 @@ package dialect
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -84,39 +82,3 @@ func (e *ReceiptRightsError) Error() string {
 
 // Unwrap returns the database's error.
 func (e *ReceiptRightsError) Unwrap() error { return e.Err }
-
-// SessionError reports a difference between the current session and the unit's session. In
-// the current one the unit could mean other values, or another place.
-type SessionError struct {
-	// Entry is the session in the unit's entry, Has the current one; see Facts.Session.
-	Entry, Has string
-	// Err is the reason why adapting the session failed; may be nil.
-	Err error
-}
-
-func (e *SessionError) Error() string {
-	entry, has := strings.Split(e.Entry, ";"), strings.Split(e.Has, ";")
-	only := func(of, other []string) string {
-		of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return slices.Contains(other, s) })
-		for i, s := range of { // a setting of the application's own may be a secret
-			if name, _, _ := strings.Cut(s, "="); strings.ContainsAny(name, ".@") {
-				of[i] = name + "=(not shown)"
-			}
-		}
-		if len(of) == 0 {
-			return "nothing else"
-		}
-		return strings.Join(of, ";")
-	}
-	text := fmt.Sprintf("not delivered: the entry was written in a session that has %s, but this session has %s", only(entry, has), only(has, entry))
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return text + "; give this account the rights or the settings of the application's"
-}
-
-// Unwrap returns the database's error.
-func (e *SessionError) Unwrap() error { return e.Err }
-
-// Certainly returns Retryable: the write was not sent, and may be later.
-func (*SessionError) Certainly() Class { return Retryable }

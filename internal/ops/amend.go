@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -233,9 +232,9 @@ func (s *Store) fits(ctx context.Context, target delivery.Target, statement txlo
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	_, err = onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (any, error) {
-		return nil, prepare(ctx, conn, statement.SQL, func(st driver.Stmt) error { return attempt.CheckCount(st, args) })
-	})
+	l := &line{target: target, brief: true}
+	defer l.close()
+	err = l.prepare(ctx, statement.SQL, func(st driver.Stmt) error { return attempt.CheckCount(st, args) })
 	if n := placeholders(target.Dialect.Flavor, statement.SQL); err == nil && n >= 0 && n != len(args) {
 		return "", fmt.Errorf("%w: the text has %d placeholders, but there are %d parameters", ErrNotAmendable, n, len(args))
 	}
@@ -266,45 +265,19 @@ func placeholders(f sqltext.Flavor, text string) (n int) {
 	return n
 }
 
-// onTarget asks a target in a session of its own, for a short time.
-func onTarget[T any](ctx context.Context, target delivery.Target, ask func(context.Context, driver.Conn) (T, error)) (T, error) {
-	return Within(ctx, VerifyTimeout, func(ctx context.Context) (none T, err error) {
-		conn, err := look(ctx, target)
+// prepare has a target parse a text. It runs no statement and leaves no prepared one.
+func (l *line) prepare(ctx context.Context, text string, check func(driver.Stmt) error) error {
+	_, err := ask(ctx, l, func(ctx context.Context, conn driver.Conn) (any, error) {
+		st, err := attempt.Prepare(ctx, conn, text)
 		if err != nil {
-			return none, err
+			return nil, err
 		}
-		defer func() { _ = conn.Close() }()
-		return ask(ctx, conn)
+		err = check(st)
+		if cerr := st.Close(); err == nil {
+			err = cerr
+		}
+		return nil, err
 	})
-}
-
-// look dials a target for a statement that must not wait long for a table being altered.
-func look(ctx context.Context, target delivery.Target) (driver.Conn, error) {
-	if target.File != "" { // to look at it must not create it
-		if _, err := os.Stat(target.File); err != nil {
-			return nil, err
-		}
-	}
-	conn, _, err := target.Dial(ctx)
-	if err == nil && target.Dialect.Flavor == txlog.FlavorMySQL {
-		if _, _, err = attempt.Exec(ctx, conn, "SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2", nil); err != nil {
-			_ = conn.Close()
-			return nil, err
-		}
-	}
-	return conn, err
-}
-
-// prepare has a database parse a text. It runs no statement and leaves no prepared one.
-func prepare(ctx context.Context, conn driver.Conn, text string, check func(driver.Stmt) error) error {
-	st, err := attempt.Prepare(ctx, conn, text)
-	if err != nil {
-		return err
-	}
-	err = check(st)
-	if cerr := st.Close(); err == nil {
-		err = cerr
-	}
 	return err
 }
 
@@ -312,7 +285,9 @@ func prepare(ctx context.Context, conn driver.Conn, text string, check func(driv
 // applied. It returns the receipt for the amended unit.
 func (s *Store) supersede(ctx context.Context, target delivery.Target, u *txlog.Unit, verdict Verdict) (receipt string, err error) {
 	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: target.ReceiptSchema}
-	certain, err := onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (bool, error) {
+	l := &line{target: target, brief: true}
+	defer l.close()
+	certain, err := ask(ctx, l, func(ctx context.Context, conn driver.Conn) (bool, error) {
 		return attempt.Supersede(ctx, target.Dialect, conn, u, r)
 	})
 	switch {

@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -144,7 +145,7 @@ func fresh(t *testing.T, db testdb.DB) testdb.DB { return testdb.New(t, db.Drive
 
 // receipts makes the table of receipts.
 func (a *amending) receipts(t *testing.T) error {
-	conn, _, err := a.target.Dial(t.Context())
+	conn, _, err := target.Dial(t.Context(), &a.target)
 	must(t, err)
 	defer func() { _ = conn.Close() }()
 	return attempt.EnsureReceipts(t.Context(), a.target.Dialect, conn, attempt.Receipts{})
@@ -160,7 +161,7 @@ func TestALateAttemptAtAnAmendedWriteAppliesNothing(t *testing.T) {
 		_, err := a.Amend(t.Context(), u.ID, ops.Amendment{Parameters: `["new"]`}, ann)
 		must(t, err)
 		late := func() attempt.Outcome {
-			conn, _, err := a.target.Dial(t.Context())
+			conn, _, err := target.Dial(t.Context(), &a.target)
 			must(t, err)
 			defer func() { _ = conn.Close() }()
 			return attempt.Replay(t.Context(), a.target.Dialect, conn, u, attempt.Receipts{LogIdentity: a.log.Identity(), Retention: time.Hour, KeyRetention: time.Hour})
@@ -213,7 +214,7 @@ func TestOnlyWhatIsSurelyNotAppliedIsAmended(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, db)
 		must(t, a.receipts(t))
-		conn, _, err := a.target.Dial(t.Context())
+		conn, _, err := target.Dial(t.Context(), &a.target)
 		must(t, err)
 		defer func() { _ = conn.Close() }()
 		kept := attempt.Receipts{LogIdentity: a.log.Identity(), Retention: time.Hour, KeyRetention: time.Hour}

@@ -191,7 +191,8 @@ func (s *Store) rehearse(ctx context.Context, texts []*pending, report func(p *p
 		}
 		return
 	}
-	var conn driver.Conn
+	l := &line{target: target, brief: true}
+	defer l.close()
 	inVain := 0
 	for _, p := range texts {
 		switch {
@@ -207,31 +208,14 @@ func (s *Store) rehearse(ctx context.Context, texts []*pending, report func(p *p
 			report(p, true, err)
 			continue
 		}
-		last := conn
-		conn, err = Within(ctx, VerifyTimeout, func(ctx context.Context) (c driver.Conn, err error) {
-			if c = last; c == nil {
-				if c, err = look(ctx, target); err != nil {
-					return nil, err
-				}
-			}
-			err = prepare(ctx, c, p.text, func(driver.Stmt) error { return nil })
-			if ctx.Err() != nil || err != nil && !target.Dialect.Class(err).Answered() {
-				_ = c.Close()
-				c = nil
-			}
-			return c, err
-		})
-		switch {
+		switch err = l.prepare(ctx, p.text, func(driver.Stmt) error { return nil }); {
 		case err == nil:
-		case conn != nil && target.Dialect.Class(err) == dialect.Refused:
+		case l.conn != nil && target.Dialect.Class(err) == dialect.Refused:
 			report(p, true, err)
 		default:
 			inVain++
 			report(p, false, err)
 		}
-	}
-	if conn != nil {
-		_, _ = Within(context.WithoutCancel(ctx), VerifyTimeout, func(context.Context) (any, error) { return nil, conn.Close() })
 	}
 }
 

@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -134,9 +134,10 @@ func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
 	case t.NoSideConnection:
 		return t, &explained{"its target is in the memory of another process", ErrInvalid}
 	}
-	with, err := t.In(u.Settings, u.Session)
-	if err != nil {
-		return t, &explained{c.Clean(fmt.Sprintf("the settings %q that it was written with cannot be used: %v", u.Settings, err)), ErrInvalid}
+	with, err := target.In(t, u)
+	var elsewhere *target.ElsewhereError
+	if errors.As(err, &elsewhere) {
+		return t, &explained{c.Clean(elsewhere.Why), ErrInvalid}
 	}
 	return with, nil
 }
@@ -158,23 +159,21 @@ func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 
 // trier is its own connection to a target. Closing it after the trial ends everything left open.
 type trier struct {
-	conn   *sql.Conn
+	conn   driver.Conn
 	target delivery.Target
 	unit   *txlog.Unit
 	// id is the connection's on MySQL.
-	id int64
+	id string
 }
 
 // try makes a trial. On an error it has tried nothing.
-func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, error) {
-	pool := sql.OpenDB(target.Greeted())
-	defer func() { _ = pool.Close() }()
-	conn, err := pool.Conn(ctx)
+func try(ctx context.Context, to delivery.Target, u *txlog.Unit) (*Trial, error) {
+	conn, _, err := target.Dial(ctx, &to)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	t := &trier{conn: conn, target: target, unit: u}
+	defer func() { _ = conn.Close() }()
+	t := &trier{conn: conn, target: to, unit: u}
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -195,7 +194,7 @@ func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, er
 }
 
 func (t *trier) exec(ctx context.Context, text string) error {
-	_, err := t.conn.ExecContext(ctx, text)
+	_, _, err := attempt.Exec(ctx, t.conn, text, nil)
 	return err
 }
 
@@ -205,7 +204,8 @@ func (t *trier) prepare(ctx context.Context) error {
 	switch t.target.Dialect.Flavor {
 	case txlog.FlavorMySQL:
 		// MySQL cannot bound a statement's time; see kill.
-		if err := t.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&t.id); err != nil {
+		var err error
+		if t.id, err = attempt.Setting(ctx, t.conn, "SELECT CONNECTION_ID()"); err != nil {
 			return err
 		}
 		before, begin = []string{fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d, wait_timeout = 20", int(tryLock.Seconds()))}, "START TRANSACTION"
@@ -233,35 +233,32 @@ func (t *trier) prepare(ctx context.Context) error {
 // run runs the statements, and has PostgreSQL do the checks of COMMIT. On an error the outcome is
 // unknown.
 func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
-	err = t.conn.Raw(func(dc any) error {
-		if err := onlyDML(ctx, t.target.Dialect, dc.(driver.Conn), t.unit); err != nil {
-			return err
+	if err := onlyDML(ctx, t.target.Dialect, t.conn, t.unit); err != nil {
+		return out, err
+	}
+	for _, statement := range t.unit.Statements {
+		args, err := statement.Args()
+		if err != nil {
+			return out, err
 		}
-		for _, statement := range t.unit.Statements {
-			args, err := statement.Args()
-			if err != nil {
-				return err
-			}
-			call := dialect.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared, Required: statement.Required}
-			if out = attempt.Inside(ctx, t.target.Dialect, dc.(driver.Conn), call, false, false); out.Err != nil {
-				break
-			}
-			rows := int64(-1)
-			if out.Result != nil {
-				if n, unknown := out.Result.RowsAffected(); unknown == nil {
-					rows = n
-				}
-			}
-			trial.Rows = append(trial.Rows, rows)
+		call := dialect.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared, Required: statement.Required}
+		if out = attempt.Inside(ctx, t.target.Dialect, t.conn, call, false, false); out.Err != nil {
+			return out, nil
 		}
-		return nil
-	})
-	if err == nil && out.Err == nil && t.target.Dialect.Flavor == txlog.FlavorPostgres {
+		rows := int64(-1)
+		if out.Result != nil {
+			if n, unknown := out.Result.RowsAffected(); unknown == nil {
+				rows = n
+			}
+		}
+		trial.Rows = append(trial.Rows, rows)
+	}
+	if t.target.Dialect.Flavor == txlog.FlavorPostgres {
 		if failed := t.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); failed != nil {
 			out = attempt.Failed(t.target.Dialect, failed, false)
 		}
 	}
-	return out, err
+	return out, nil
 }
 
 // rollback undoes the trial. If it fails, closing the connection does that: the server ends a
@@ -276,27 +273,21 @@ func (t *trier) rollback(ctx context.Context, trial *Trial) {
 	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
 		return
 	}
-	rows, err := t.conn.QueryContext(own, "SHOW WARNINGS")
-	if err != nil {
-		return
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var level, text string
-		var code int
-		if rows.Scan(&level, &code, &text) == nil && code == 1196 {
-			trial.Notes = append([]string{fmt.Sprintf("NOT ROLLED BACK: a table without transactions was changed (%s)", text)}, trial.Notes...)
+	rows, _ := attempt.Ask(own, t.conn, "SHOW WARNINGS") // level, code, text
+	for _, row := range rows {
+		if len(row) == 3 && attempt.Number(row[1]) == 1196 {
+			trial.Notes = append([]string{fmt.Sprintf("NOT ROLLED BACK: a table without transactions was changed (%s)", attempt.Text(row[2]))}, trial.Notes...)
 		}
 	}
-	_ = rows.Err()
 }
 
 // kill ends an abandoned statement in MySQL, with its locks.
 func (t *trier) kill(ctx context.Context) {
-	if t.id == 0 {
+	if t.id == "" {
 		return
 	}
-	pool := sql.OpenDB(t.target.Connector)
-	defer func() { _ = pool.Close() }()
-	_, _ = pool.ExecContext(ctx, fmt.Sprintf("KILL %d", t.id))
+	if conn, err := t.target.Connector.Connect(ctx); err == nil {
+		_, _, _ = attempt.Exec(ctx, conn, "KILL "+t.id, nil)
+		_ = conn.Close()
+	}
 }

@@ -2,11 +2,10 @@ package ops
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
@@ -46,13 +45,10 @@ func (t *trier) transactional(ctx context.Context) error {
 		}
 	}
 	// A table hidden from the account is not found here: its statement will fail on it.
-	var name, engine string
-	switch err := t.conn.QueryRowContext(ctx, `SELECT table_name, engine FROM information_schema.tables
-WHERE LOWER(engine) NOT IN (`+transactional+`) AND table_name IN (`+in+`) AND (table_schema = DATABASE() OR table_schema IN (`+in+`))`, args...).Scan(&name, &engine); {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil:
+	rows, err := attempt.Ask(ctx, t.conn, `SELECT table_name, engine FROM information_schema.tables
+WHERE LOWER(engine) NOT IN (`+transactional+`) AND table_name IN (`+in+`) AND (table_schema = DATABASE() OR table_schema IN (`+in+`))`, args...)
+	if err != nil || len(rows) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: it cannot be tried: the table %s has no transactions (%s), and a rollback would not undo what it does there", ErrInvalid, name, engine)
+	return fmt.Errorf("%w: it cannot be tried: the table %s has no transactions (%s), and a rollback would not undo what it does there", ErrInvalid, attempt.Text(rows[0][0]), attempt.Text(rows[0][1]))
 }

@@ -1,15 +1,11 @@
 package ops
 
 import (
-	"cmp"
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +13,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -44,9 +40,7 @@ func NewVerifier(log txlog.Storage, cfg Config) *Verifier {
 // Close closes the connections to the targets.
 func (v *Verifier) Close() {
 	for _, a := range v.places {
-		if a.pool != nil {
-			_, _ = Within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, a.pool.Close() })
-		}
+		a.close()
 	}
 }
 
@@ -109,8 +103,7 @@ func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Ju
 // asked is a target, asked in one kind of session: in another, an unqualified name such as
 // bed_receipt may mean another table. One goroutine uses it at a time.
 type asked struct {
-	target delivery.Target
-	pool   *sql.DB
+	line
 	// over is the verdict if there is no use in asking; otherwise nil.
 	over *Judgement
 }
@@ -127,77 +120,99 @@ func (v *Verifier) asked(u *txlog.Unit) *asked {
 			a.over = &Judgement{NotConfigured, err.Error()}
 		case err != nil:
 			a.over = &Judgement{CannotTell, err.Error()}
-		default:
-			a.pool = sql.OpenDB(a.target.Greeted())
 		}
 	}
 	return a
 }
 
-// judge asks for the receipt of one unit.
+// judge asks for the receipt of one unit. If the target does not answer, it is not asked again.
 func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
 	if a.over != nil {
 		return *a.over
 	}
-	found, place, err := a.find(ctx, u)
+	type answer struct {
+		found *attempt.Found
+		place string
+	}
+	d, receipts := a.target.Dialect, attempt.Receipts{Schema: a.target.ReceiptSchema}
+	got, err := ask(ctx, &a.line, func(ctx context.Context, conn driver.Conn) (got answer, err error) {
+		got.found, err = attempt.FindReceipt(ctx, d, conn, receipts, u.Receipt)
+		if err == nil && got.found == nil && u.Place != "" {
+			got.place, err = attempt.ReceiptPlace(ctx, d, conn, receipts)
+		}
+		return got, err
+	})
 	switch {
-	case a.over != nil:
+	case err != nil && a.conn != nil:
+		return Judgement{CannotTell, "its receipt cannot be read: " + err.Error()}
+	case err != nil && d.Class(err).Answered():
+		a.over = &Judgement{CannotTell, "its receipt cannot be looked for: " + strings.TrimPrefix(err.Error(), target.NotSent)}
 		return *a.over
 	case err != nil:
-		return Judgement{CannotTell, "its receipt cannot be read: " + err.Error()}
-	case found == nil && place != u.Place:
-		return Judgement{CannotTell, fmt.Sprintf("its receipt is in the table bed_receipt in %s, but targetDataSource leads to %s", u.Place, cmp.Or(place, "none"))}
-	case found == nil && u.Leased:
+		a.over = &Judgement{Unreachable, err.Error()}
+		return *a.over
+	case got.found == nil && got.place != u.Place:
+		return Judgement{CannotTell, target.OtherPlace(u.Place, got.place).Why}
+	case got.found == nil && u.Leased:
 		return Judgement{NotApplied, running}
-	case found == nil:
+	case got.found == nil:
 		return Judgement{NotApplied, ""}
-	case !found.Of(u):
+	case !got.found.Of(u):
 		return Judgement{CannotTell, "another request was applied under its idempotency key"}
-	case found.Void:
+	case got.found.Void:
 		return Judgement{NeverApplied, ""}
 	default:
 		return Judgement{Applied, ""}
 	}
 }
 
-// find looks up the receipt. If the target does not answer, it is not asked again.
-func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string, error) {
+// line is a connection to a target, dialled when there is a question. It is for one goroutine at a
+// time.
+type line struct {
+	target delivery.Target
+	conn   driver.Conn
+	// brief means that a statement must not wait long for a lock, or a table being altered.
+	brief bool
+}
+
+func (l *line) dial(ctx context.Context) (driver.Conn, error) {
+	conn, err := target.Look(ctx, &l.target)
+	if err == nil && l.brief && l.target.Dialect.Flavor == txlog.FlavorMySQL {
+		if _, _, err = attempt.Exec(ctx, conn, "SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2", nil); err != nil {
+			_ = conn.Close()
+		}
+	}
+	return conn, err
+}
+
+// ask asks a question within VerifyTimeout. Unless the target answers, the next question dials anew.
+func ask[T any](ctx context.Context, l *line, question func(context.Context, driver.Conn) (T, error)) (T, error) {
 	type answer struct {
-		dialled bool
-		found   *attempt.Found
-		place   string
+		v    T
+		conn driver.Conn
 	}
-	d, receipts := a.target.Dialect, attempt.Receipts{Schema: a.target.ReceiptSchema}
-	got, err := Within(ctx, VerifyTimeout, func(ctx context.Context) (got answer, err error) {
-		if a.target.File != "" { // looking at a target never creates one
-			if _, err := os.Stat(a.target.File); errors.Is(err, fs.ErrNotExist) {
-				return got, err
+	last := l.conn
+	got, err := Within(ctx, VerifyTimeout, func(ctx context.Context) (a answer, err error) {
+		if a.conn = last; last == nil {
+			if a.conn, err = l.dial(ctx); err != nil {
+				return answer{}, err
 			}
 		}
-		conn, err := a.pool.Conn(ctx)
-		if err != nil {
-			return got, err
+		a.v, err = question(ctx, a.conn)
+		if ctx.Err() != nil || err != nil && !l.target.Dialect.Class(err).Answered() {
+			_ = a.conn.Close()
+			a.conn = nil
 		}
-		defer conn.Close()
-		got.dialled = true
-		err = conn.Raw(func(dc any) (err error) {
-			got.found, err = attempt.FindReceipt(ctx, d, dc.(driver.Conn), receipts, u.Receipt)
-			if err == nil && got.found == nil && u.Place != "" {
-				got.place, err = attempt.ReceiptPlace(ctx, d, dc.(driver.Conn), receipts)
-			}
-			return err
-		})
-		return got, err
+		return a, err
 	})
-	var other *dialect.SessionError
-	switch {
-	case err == nil || got.dialled && d.Class(err).Answered():
-	case errors.As(err, &other), d.Class(err).Answered():
-		a.over = &Judgement{CannotTell, "its receipt cannot be looked for: " + strings.TrimPrefix(err.Error(), "not delivered: ")}
-	default:
-		a.over = &Judgement{Unreachable, err.Error()}
+	l.conn = got.conn
+	return got.v, err
+}
+
+func (l *line) close() {
+	if conn := l.conn; conn != nil {
+		_, _ = Within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, conn.Close() })
 	}
-	return got.found, got.place, err
 }
 
 // Within returns a target's answer, or an error after d. It drops later answers: a driver may

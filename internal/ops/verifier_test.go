@@ -8,6 +8,7 @@ import (
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -32,10 +33,10 @@ func TestVerdictConcernsTheEntrysSession(t *testing.T) {
 	app, err := postgres.Target(at.String())
 	must(t, err)
 
-	conn, facts, err := app.Dial(t.Context())
+	conn, facts, err := target.Dial(t.Context(), &app)
 	must(t, err)
 	defer conn.Close()
-	public, _, err := own.Dial(t.Context())
+	public, _, err := target.Dial(t.Context(), &own)
 	must(t, err)
 	defer public.Close()
 	receipts := attempt.Receipts{LogIdentity: "log", Retention: time.Hour, KeyRetention: time.Hour}

@@ -1,12 +1,8 @@
 package delivery
 
 import (
-	"context"
 	"database/sql/driver"
-	"errors"
-	"io"
 
-	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 )
 
@@ -45,48 +41,4 @@ type Target struct {
 	// AutocommitOff is set if the DSN itself turns autocommit off. Every statement then opens a
 	// transaction.
 	AutocommitOff bool
-}
-
-var errNoOther = errors.New("its target cannot be given other settings")
-
-// Dial opens a connection, greets its session, and adapts it to t.Session. A failure to
-// adapt is a SessionError.
-func (t *Target) Dial(ctx context.Context) (driver.Conn, dialect.Facts, error) {
-	conn, err := t.Connector.Connect(ctx)
-	if err != nil || t.Dialect.Greet == nil {
-		return conn, dialect.Facts{}, err
-	}
-	facts, err := t.Dialect.Greet(ctx, conn)
-	if err == nil {
-		err = t.adapt(ctx, conn, facts.Session)
-	}
-	if err != nil {
-		_ = conn.Close()
-		return nil, dialect.Facts{}, err
-	}
-	return conn, facts, nil
-}
-
-// Greeted returns a connector for a pool, with connections as from [Target.Dial]. A
-// connection that takes more than 30 seconds is an error.
-func (t *Target) Greeted() driver.Connector { return &greeted{t.Connector, t} }
-
-type greeted struct {
-	driver.Connector
-	t *Target
-}
-
-func (g *greeted) Connect(ctx context.Context) (driver.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dberr.ConnectTimeout)
-	defer cancel()
-	conn, _, err := g.t.Dial(ctx)
-	return conn, err
-}
-
-// Close implements io.Closer: sql.DB.Close calls it.
-func (g *greeted) Close() error {
-	if c, ok := g.Connector.(io.Closer); ok {
-		return c.Close()
-	}
-	return nil
 }

@@ -23,6 +23,7 @@ import (
 	bedpostgres "github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -128,7 +129,7 @@ func (e *effective) run(t *testing.T) {
 	waiting := map[string]string{}
 	for _, u := range units {
 		waiting[u.TransactionID] = u.LastError
-		if u.Parked || !strings.Contains(u.LastError, "not delivered: the entry was written in a session that has") {
+		if u.Parked || !strings.Contains(u.LastError, target.NotSent+"the entry was written in a session that has") {
 			t.Errorf("%s with %q: %s", dsns[indexOf(u)], u.Session, u.LastError)
 		}
 	}
@@ -154,11 +155,11 @@ func indexOf(u *txlog.Unit) (i int) {
 // apply writes the row 2*i in a session of dsn, and leaves an entry for 2*i+1. It fails if no such
 // session is possible, or if the session cannot write.
 func (e *effective) apply(t *testing.T, log txlog.Storage, dsn string, i, job int) error {
-	target, err := e.read(dsn)
+	to, err := e.read(dsn)
 	if err != nil {
 		return err
 	}
-	conn, facts, err := target.Dial(t.Context())
+	conn, facts, err := target.Dial(t.Context(), &to)
 	if err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func (e *effective) apply(t *testing.T, log txlog.Storage, dsn string, i, job in
 		t.Fatalf("%s: the session says nothing", dsn)
 	}
 	stored := args(2*i + 1)
-	if stored[2].Value, err = target.Dialect.Storable(stored[2].Value); err != nil {
+	if stored[2].Value, err = to.Dialect.Storable(stored[2].Value); err != nil {
 		t.Fatal(err)
 	}
 	params, err := txlog.EncodeParams(stored)
@@ -181,7 +182,7 @@ func (e *effective) apply(t *testing.T, log txlog.Storage, dsn string, i, job in
 		t.Fatal(err)
 	}
 	u := &txlog.Unit{
-		ID: txlog.NewID(), TransactionID: fmt.Sprint(i), DataSource: fmt.Sprint("job ", job), Settings: target.Settings, Session: facts.Session,
+		ID: txlog.NewID(), TransactionID: fmt.Sprint(i), DataSource: fmt.Sprint("job ", job), Settings: to.Settings, Session: facts.Session,
 		Statements: []txlog.Statement{{SQL: e.write, Params: params}},
 	}
 	if err := log.Add(t.Context(), time.Minute, u); err != nil {

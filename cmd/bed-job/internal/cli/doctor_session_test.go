@@ -6,6 +6,7 @@ import (
 	"time"
 
 	bedpostgres "github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -17,11 +18,11 @@ func TestDoctorFindsASessionTheJobCannotHave(t *testing.T) {
 		t.Skip("-short: needs a postgres server")
 	}
 	in := install(t, testdb.Postgres(t), map[string]testdb.DB{"orders": testdb.Postgres(t)})
-	target, err := bedpostgres.Target(in.sources["orders"].DSN)
+	to, err := bedpostgres.Target(in.sources["orders"].DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, facts, err := target.Dial(t.Context())
+	conn, facts, err := target.Dial(t.Context(), &to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func TestDoctorFindsASessionTheJobCannotHave(t *testing.T) {
 	}
 	defer func() { _ = st.Close() }()
 	add := func(session, account string) *txlog.Unit {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Settings: target.Settings, Session: session, Account: account, Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 1"}}}
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Settings: to.Settings, Session: session, Account: account, Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 1"}}}
 		if err := st.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +41,7 @@ func TestDoctorFindsASessionTheJobCannotHave(t *testing.T) {
 	}
 	add(facts.Session, "")
 	add("intervalstyle=iso_8601;"+facts.Session, "") // the job can have it
-	add("", target.Account)
+	add("", to.Account)
 	in.right()
 	another := add("", "another")
 	in.wrong("session", "whose DSN has that account")

@@ -323,7 +323,7 @@ func TestOnceExitsWithOneWhileEntriesAwaitOperators(t *testing.T) {
 	for round, claimed := range []string{"claimed 2,", "claimed 0,"} {
 		r := s.once(t)
 		for _, want := range []string{
-			"data source target: entries cannot be delivered until an operator acts: not delivered: the entry was written with the settings",
+			"data source target: entries cannot be delivered until an operator acts: bed: not sent: the entry was written with the settings",
 			"data source elsewhere: the log names it",
 		} {
 			if r.status != 1 || !strings.Contains(r.err, want) || !strings.HasPrefix(r.out, claimed) {

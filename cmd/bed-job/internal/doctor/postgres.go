@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/target"
 )
 
 // postgresSettings reads the session's settings, and other facts needed once.
@@ -46,16 +46,15 @@ func lookAtPooler(ctx context.Context, p *patient) {
 		return
 	}
 	_ = tx.Rollback()
-	conn, _, err := p.Target.Dial(ctx)
+	conn, _, err := target.Dial(ctx, &p.Target)
 	if err != nil {
 		p.x.unseen("%s: cannot open a second connection: %s", p.where, errorOf(err))
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	var differs *dialect.SessionError
-	if errors.As(p.Target.StillIn(ctx, conn), &differs) {
-		_, both, _ := strings.Cut(differs.Error(), "a session that has ")
-		both, _, _ = strings.Cut(both, "; ")
+	var differs *target.ElsewhereError
+	if errors.As(target.StillIn(ctx, &p.Target, conn), &differs) {
+		_, both, _ := strings.Cut(differs.Why, "a session that has ")
 		p.find("pooler", "the DSN asks the pooler for "+both+": a write may go to another place or mean another value",
 			"remove them from the pooler's ignore_startup_parameters and add them to track_extra_parameters, or set them for the account: ALTER ROLE … SET")
 	}

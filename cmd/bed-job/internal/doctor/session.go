@@ -1,13 +1,12 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
-	"database/sql/driver"
-	"fmt"
-	"strings"
+	"errors"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/target"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -27,26 +26,39 @@ func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets 
 			continue
 		}
 		tried[k] = true
-		err := t.Target.SameAccount(u)
-		if err == nil && (u.Settings != t.Target.Settings || u.Session != "" || u.Place != "") {
-			target, other := t.Target.In(u.Settings, u.Session)
-			if other != nil {
-				x.find("data source "+t.Name, "settings", fmt.Sprintf("entries were written with the settings %q, the job's DSN has %q: they are not delivered, since values or places could be others", u.Settings, t.Target.Settings),
-					"give the job's DSN the parameters of the application's")
-				continue
-			}
-			var conn driver.Conn
-			if conn, _, err = target.Dial(ctx); err == nil {
-				if place, perr := attempt.ReceiptPlace(ctx, target.Dialect, conn, attempt.Receipts{Schema: target.ReceiptSchema}); perr == nil && u.Place != "" && place != u.Place {
-					x.find("data source "+t.Name, "place", fmt.Sprintf("entries say that their receipts are in %s, but this DSN leads to %s: one name stands for two databases, and what one holds is delivered to the other", u.Place, cmp.Or(place, "none")),
-						"give each database a name of its own (bedDataSource), and the job's DSN the database that the application writes to")
-				}
-				_ = conn.Close()
-			}
-		}
-		if why, refused := strings.CutPrefix(fmt.Sprint(err), "not delivered: "); refused {
-			said, remedy, _ := strings.Cut(why, "; ")
-			x.find("data source "+t.Name, "session", "entries are not delivered: "+said, remedy)
+		if why := elsewhere(ctx, &t.Target, u); why != nil {
+			x.find("data source "+t.Name, why.Kind, "entries are not delivered: "+why.Why, why.Remedy)
 		}
 	}
+}
+
+// elsewhere returns the job's reason for not delivering u; nil without one, or if the target cannot be
+// asked.
+func elsewhere(ctx context.Context, t *delivery.Target, u *txlog.Unit) (why *target.ElsewhereError) {
+	err := target.SameAccount(t, u)
+	if err == nil && (u.Settings != t.Settings || u.Session != "" || u.Place != "") {
+		var in delivery.Target
+		if in, err = target.In(*t, u); err == nil {
+			err = meets(ctx, &in, u)
+		}
+	}
+	errors.As(err, &why)
+	return why
+}
+
+// meets returns an error if a session of t does not find the place of u's receipt.
+func meets(ctx context.Context, t *delivery.Target, u *txlog.Unit) error {
+	conn, _, err := target.Dial(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if u.Place == "" {
+		return nil
+	}
+	place, err := attempt.ReceiptPlace(ctx, t.Dialect, conn, attempt.Receipts{Schema: t.ReceiptSchema})
+	if err == nil && place != u.Place {
+		err = target.OtherPlace(u.Place, place)
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package delivery_test
+package target_test
 
 import (
 	"context"
@@ -6,7 +6,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -22,8 +24,8 @@ func (silent) Connect(ctx context.Context) (driver.Conn, error) {
 // database/sql opens connections for waiting callers without a context of theirs.
 func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
 	t.Parallel()
-	target := delivery.Target{Connector: silent{}, Dialect: &dialect.Dialect{}}
-	if _, err := target.Greeted().Connect(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
+	in := target.New(delivery.Target{Connector: silent{}, Dialect: &dialect.Dialect{}}, attempt.Receipts{}, nil, 0)
+	if _, err := in.Greeted(1).Connect(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Connect: %v", err)
 	}
 }

@@ -1,0 +1,136 @@
+package target
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// SameAccount returns nil if t's account may deliver u, else an ElsewhereError. An entry without a Session
+// needs its writer's account, which leads to the same session.
+func SameAccount(t *delivery.Target, u *txlog.Unit) error {
+	if u.Session != "" || u.Account == "" || u.Account == t.Account {
+		return nil
+	}
+	return otherAccount(t, u)
+}
+
+var errNoOther = errors.New("its target cannot be given other settings")
+
+// In returns the target for sessions with u's Settings and Session, or an ElsewhereError.
+func In(t delivery.Target, u *txlog.Unit) (delivery.Target, error) {
+	if u.Settings != t.Settings {
+		with, err := t, errNoOther
+		if t.With != nil {
+			with, err = t.With(u.Settings)
+		}
+		if err != nil { // the unit would have another meaning with t's own settings
+			return t, otherSettings(&t, u.Settings, err)
+		}
+		with.DataSource = t.DataSource
+		t = with
+	}
+	t.Session = u.Session
+	return t, nil
+}
+
+// Dial opens a connection, greets its session, and adapts it to t.Session. A failure to adapt is a
+// ElsewhereError.
+func Dial(ctx context.Context, t *delivery.Target) (driver.Conn, dialect.Facts, error) {
+	conn, err := t.Connector.Connect(ctx)
+	if err != nil || t.Dialect.Greet == nil {
+		return conn, dialect.Facts{}, err
+	}
+	facts, err := t.Dialect.Greet(ctx, conn)
+	if err == nil {
+		err = adapt(ctx, t, conn, facts.Session)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, dialect.Facts{}, err
+	}
+	return conn, facts, nil
+}
+
+// Look is Dial for a mere look: it does not create the file of a SQLite database.
+func Look(ctx context.Context, t *delivery.Target) (driver.Conn, error) {
+	if t.File != "" {
+		if _, err := os.Stat(t.File); errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	conn, _, err := Dial(ctx, t)
+	return conn, err
+}
+
+// adapt brings the session of conn, known as has, to t.Session, and checks the result.
+func adapt(ctx context.Context, t *delivery.Target, conn driver.Conn, has string) error {
+	d := t.Dialect
+	if t.Session == "" || has == t.Session {
+		return nil
+	}
+	if has == "" || d.Adapt == nil || d.Pooled != nil && d.Pooled(conn) {
+		return OtherSession(t.Session, has, nil)
+	}
+	failed := d.Adapt(ctx, conn, has, t.Session)
+	if failed != nil && !d.Class(failed).Answered() {
+		return failed
+	}
+	now, err := d.Session(ctx, conn, t.Session)
+	if err != nil || now == t.Session {
+		return err
+	}
+	return OtherSession(t.Session, now, failed)
+}
+
+// StillIn checks again that the session of conn matches t. It is for servers with another session
+// in each transaction. If t.Session is unknown, it checks t.Settings: a pooler may have dropped
+// them.
+func StillIn(ctx context.Context, t *delivery.Target, conn driver.Conn) error {
+	d := t.Dialect
+	if d.Pooled == nil || !d.Pooled(conn) || t.Session == "" && d.Obeys == nil {
+		return nil
+	}
+	var has string
+	var err error
+	want := t.Session
+	if want == "" {
+		has, want, err = d.Obeys(ctx, conn, t.Settings)
+	} else {
+		has, err = d.Session(ctx, conn, want)
+	}
+	if err == nil && has != want {
+		err = OtherSession(want, has, nil)
+	}
+	return err
+}
+
+// InSession makes sure that u runs in the session of its entry, because nothing of u was sent in
+// another one. An entry has no session if no connection of its kind had been dialled; it gets its
+// session now. Only an *attempt.Session knows its session; any other connection was dialled for u,
+// and is checked by StillIn.
+func (s *Source) InSession(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
+	known, ok := conn.(*attempt.Session)
+	if !ok {
+		return StillIn(ctx, &s.Target, conn)
+	}
+	switch has := known.Facts.Session; {
+	case has == u.Session:
+	case u.Session != "":
+		return OtherSession(u.Session, has, nil)
+	case u.Lease.Deadline.IsZero() && !u.AtOnce: // it is not in the log, or not yet
+		u.Session = has
+	default:
+		if err := s.Log.Locate(ctx, u, u.Place, has); err != nil {
+			return unwritten("what its session is", err)
+		}
+	}
+	return nil
+}
