@@ -20,7 +20,7 @@ promises=(
 )
 
 for test in "${promises[@]}"; do
-	grep -q "^func $test(" internal/test/acceptance/*_test.go || { say "there is no $test any more: name another test of its promise"; exit 1; }
+	grep -q "^func $test(" internal/test/acceptance/*/*_test.go || { say "there is no $test any more: name another test of its promise"; exit 1; }
 done
 
 # Both hold several words on purpose.
@@ -33,6 +33,6 @@ failed=0
 go test -short -vet=off ${flags[@]+"${flags[@]}"} "${packages[@]}" | { grep -v '\[no test files\]$' || true; } || failed=1
 if [[ ! ${PKG:-} ]]; then
 	find_servers
-	go test -vet=off -parallel 4 -run "^($(IFS='|'; echo "${promises[*]}"))$" ./internal/test/acceptance || failed=1
+	go test -vet=off -parallel 4 -run "^($(IFS='|'; echo "${promises[*]}"))$" ./internal/test/acceptance/... || failed=1
 fi
 exit "$failed"

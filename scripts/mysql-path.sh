@@ -18,7 +18,7 @@ export BED_TEST_MYSQL_DSN=$dsn
 say "mysql: a MariaDB that calls itself MySQL at $dsn"
 
 # Both hold several words on purpose.
-read -ra packages <<<"${PKG:-./bedsql/mysql ./txlog ./asyncjob ./internal/test/acceptance}"
+read -ra packages <<<"${PKG:-./bedsql/mysql ./txlog ./asyncjob ./internal/test/acceptance/...}"
 read -ra flags <<<"${TESTFLAGS:-}"
 say "go test ${flags[*]-} ${packages[*]}"
 go test -count=1 -timeout 45m -p 2 -parallel 4 ${flags[@]+"${flags[@]}"} "${packages[@]}"

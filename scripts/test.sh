@@ -77,7 +77,7 @@ long='/internal/test/acceptance|/bed-job/internal/(cli|brokers)$|/internal/test/
 # code runs there, or one goroutine at a time (simulation), or processes that are killed (the
 # crash matrix).
 run_tests() {
-	local more=() raced=() plain=() matrix=() package failed=0 building=
+	local more=() raced=() plain=() package failed=0 building=
 	case $1 in
 	bench) go_test bench -timeout 10m ${flags[@]+"${flags[@]}"} ./... && return ;;
 	console/e2e) go_test console/e2e -timeout 20m ${flags[@]+"${flags[@]}"} ./... && return ;;
@@ -85,8 +85,7 @@ run_tests() {
 		more=(-vet=off -timeout 60m -p "$jobs" -parallel "$parallel" ${flags[@]+"${flags[@]}"})
 		for package in $(go list "${packages[@]}" | awk -v long="$long" '$0 ~ long { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'); do
 			case $package in
-			*/internal/test/acceptance) matrix=(-run '^TestCrashMatrix$' "$package") ;;&
-			*/internal/test/simulation | */internal/test/cases | */internal/test/leaks | \
+			*/internal/test/acceptance/crashmatrix | */internal/test/simulation | */internal/test/cases | */internal/test/leaks | \
 				*/internal/test/mutants | */internal/test/testdb* | */internal/test/testproxy | */internal/docs) plain+=("$package") ;;
 			*/internal/test/*) if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); else plain+=("$package"); fi ;;
 			*) raced+=("$package") ;;
@@ -99,14 +98,7 @@ run_tests() {
 		fi
 		case ${flags[*]-} in
 		*-run* | *-skip*) ;; # they say themselves which
-		*)
-			if [[ ! ${BED_TEST_LONG:-} ]]; then
-				more+=(-skip '^TestCrashMatrix$/^(mysql|postgres)$')
-			elif ((${#matrix[@]})); then
-				go_test . "${more[@]}" -parallel 6 "${matrix[@]}" || failed=1 # it waits for disks
-				more+=(-skip '^TestCrashMatrix$')
-			fi
-			;;
+		*) [[ ${BED_TEST_LONG:-} ]] || more+=(-skip '^TestCrashMatrix$/^(mysql|postgres)$') ;;
 		esac
 		((!${#plain[@]})) || go_test . "${more[@]}" "${plain[@]}" || failed=1
 		[[ ! $building ]] || wait "$building" || true # go test says it again

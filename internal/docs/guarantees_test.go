@@ -13,7 +13,7 @@ var declared = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
 // docs/guarantees.md links each file of acceptance tests from one promise.
 func TestGuaranteesLinkEveryAcceptanceTest(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(root, "internal/test/acceptance/*_test.go"))
+	files, err := filepath.Glob(filepath.Join(root, "internal/test/acceptance/*/*_test.go"))
 	if err != nil || len(files) < 10 {
 		t.Fatalf("%d files of tests were found: %v", len(files), err)
 	}

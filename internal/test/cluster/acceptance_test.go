@@ -19,7 +19,7 @@ func TestTheAcceptanceClaimsHoldOnANode(t *testing.T) {
 	}
 	// The tests' own tables have no keys, and their ids are 1, 2, 3.
 	c := testdb.Galera(t, 3, func(int) []string { return []string{"--wsrep-auto-increment-control=OFF"} })
-	cmd := exec.Command("go", "test", "-count=1", "-timeout=15m", "-parallel=4", "-run", claims+"/^mysql$", "github.com/bedsql/bed/internal/test/acceptance")
+	cmd := exec.Command("go", "test", "-count=1", "-timeout=15m", "-p=1", "-parallel=4", "-run", claims+"/^mysql$", "github.com/bedsql/bed/internal/test/acceptance/...")
 	cmd.Env = append(os.Environ(), testdb.EnvMySQLDSN+"="+c.Nodes[0].AdminDSN())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

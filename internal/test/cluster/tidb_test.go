@@ -65,8 +65,8 @@ func TestTheAcceptanceClaimsHoldOnTiDB(t *testing.T) {
 	if !there {
 		return
 	}
-	for pkg, run := range map[string]string{"txlog": "TheContractIsKept", "internal/test/acceptance": tidbClaims} {
-		cmd := exec.Command("go", "test", "-count=1", "-timeout=15m", "-parallel=3", "-run", run+"/^mysql$", "-skip", tidbLacks, "github.com/bedsql/bed/"+pkg)
+	for pkg, run := range map[string]string{"txlog": "TheContractIsKept", "internal/test/acceptance/...": tidbClaims} {
+		cmd := exec.Command("go", "test", "-count=1", "-timeout=15m", "-p=1", "-parallel=3", "-run", run+"/^mysql$", "-skip", tidbLacks, "github.com/bedsql/bed/"+pkg)
 		cmd.Env = append(os.Environ(), testdb.EnvMySQLDSN+"="+dsn)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)

@@ -1,0 +1,10 @@
+// Package keys tests idempotency keys.
+package keys
+
+import (
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/acceptance/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }

@@ -1,0 +1,10 @@
+// Package operators tests what an operator reads.
+package operators
+
+import (
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/acceptance/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }

@@ -1,0 +1,219 @@
+package withtx
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/acceptance/mappers"
+	"github.com/bedsql/bed/internal/test/acceptance/rig"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+func TestGormTransactionCarriesEntriesOfWith(t *testing.T) {
+	t.Parallel()
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		for _, mode := range mappers.GormModes {
+			for _, wrapped := range []bool{false, true} {
+				t.Run(fmt.Sprint(mode.Name, " wrapped ", wrapped), func(t *testing.T) {
+					w := rig.NewWith(t, rig.FreshLike(t, db), wrapped, rig.ExactlyOnce)
+					name := w.HomeDB.SQLDriver()
+					if wrapped {
+						name = w.Register()
+					}
+					g := mappers.OpenGorm(t, db.Driver, name, w.HomeDB.DSN, mode)
+					if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(g.Statement.ConnPool)); err == nil {
+						t.Error("gorm's pool was taken for a transaction")
+					}
+					var soft *bedsql.SoftTransaction
+					if err := g.Transaction(func(tx *gorm.DB) error {
+						ctx, s, err := bedsql.Begin(context.Background(), bedsql.WithTx(tx.Statement.ConnPool))
+						if err != nil {
+							return err
+						}
+						soft = s
+						w.Stage(ctx, w.Rig.Wrapped, rig.Increment, 1, 1)
+						_ = tx.Transaction(func(inner *gorm.DB) error { // by a savepoint
+							w.Stage(ctx, w.Rig.Wrapped, rig.Increment, 1, 1)
+							w.Stage(ctx, w.Rig.Wrapped, rig.Increment, 1, 2)
+							return context.Canceled
+						})
+						w.Stage(ctx, w.Rig.Wrapped, rig.Increment, 1, 1)
+						return tx.Exec("UPDATE account SET balance = balance - ? WHERE id = ?", 1, 1).Error
+					}); err != nil {
+						t.Fatal(err)
+					}
+					if err := soft.End(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					w.WantBalances(102, 100)
+					w.WantEmpty()
+					if n := w.AtHome(); n != 99 {
+						t.Errorf("account 1 holds %d", n)
+					}
+				})
+			}
+		}
+	})
+}
+
+func TestSqlxTransactionCarriesEntriesOfWith(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		w := rig.NewWith(t, rig.FreshLike(t, db), false)
+		pool := mappers.OpenSqlx(t, w.HomeDB, w.HomeDB.SQLDriver())
+		if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(pool)); err == nil {
+			t.Error("sqlx's pool was taken for a transaction")
+		}
+		tx, err := pool.Beginx()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := w.With(tx.Tx, tx)
+		takes(b)
+		b.Records(1)
+		b.Stage(b.Ctx, b.Rig.Wrapped, "UPDATE account SET balance = balance + ? WHERE id = ? AND 'ü' <> '?'", 1, 1)
+		b.Commit()
+		if err := b.End(); err != nil {
+			t.Fatal(err)
+		}
+		w.WantBalances(102, 100)
+		w.WantEmpty()
+	})
+}
+
+// A request repeated under its key is applied once, by either transaction.
+func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
+	t.Parallel()
+	rig.EachWith(t, func(t *testing.T, w *rig.WithRig) {
+		send := func(by int) (*bedsql.IdempotencyKey, error) {
+			tx, err := w.Home.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
+			ctx, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Stage(ctx, w.Rig.Wrapped, rig.Increment, by, 1)
+			w.Stage(ctx, w.Rig.Wrapped, rig.Increment, by, 2)
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			return key, soft.End(context.Background())
+		}
+		if key, err := send(1); err != nil || key.Replayed() {
+			t.Errorf("the first says %v, replayed %v", err, key.Replayed())
+		}
+		if key, err := send(1); err != nil || !key.Replayed() {
+			t.Errorf("the second says %v, replayed %v", err, key.Replayed())
+		}
+		if _, err := send(2); bedsql.OutcomeOf(err) != bedsql.OutcomePartlyRefused {
+			t.Errorf("another request under the key says %v", err)
+		}
+		w.WantBalances(101, 101)
+	})
+}
+
+// The transaction at home is itself under a key: a repetition does not run.
+func TestKeyedTransactionAtHomeRecordsOnce(t *testing.T) {
+	t.Parallel()
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		w := rig.NewWith(t, rig.FreshLike(t, db), true)
+		for i := range 2 {
+			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
+			tx, err := w.Home.BeginTx(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.ExecContext(ctx, "UPDATE account SET balance = balance - 1 WHERE id = 1"); err != nil {
+				t.Fatal(err)
+			}
+			b := w.With(tx, tx)
+			b.Records(1)
+			b.Commit()
+			want := []bedsql.Outcome{bedsql.OutcomeDelivered, bedsql.OutcomeAccepted}[i] // what the first one recorded may still be on its way
+			if err := b.End(); bedsql.OutcomeOf(err) != want {
+				t.Errorf("End says %v, want %v", err, want)
+			}
+			if key.Replayed() != (i == 1) {
+				t.Errorf("replayed: %v", key.Replayed())
+			}
+		}
+		w.WantBalances(101, 100)
+		if n := w.AtHome(); n != 99 {
+			t.Errorf("account 1 holds %d", n)
+		}
+	})
+}
+
+func TestPostgresLogOfWithInItsOwnSchema(t *testing.T) {
+	t.Parallel()
+	db := testdb.Postgres(t)
+	own := rig.WithParam(db, "search_path", `"the log"`)
+	pool := db.Open(t)
+	if _, err := pool.Exec(`CREATE SCHEMA "the log"`); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrapped := range []bool{false, true} {
+		r := rig.NewWithLog(t, testdb.Postgres(t), own)
+		r.Account(100, 100)
+		w := &rig.WithRig{Rig: r, HomeDB: db, Bare: pool, Home: pool, Seen: wrapped}
+		if wrapped {
+			w.Home = w.Open(db.DSN)
+		}
+		b := w.Begun()
+		b.Must(b.Tx, "CREATE TABLE IF NOT EXISTS here (id INT)")
+		b.Records(1)
+		b.Records(1)
+		b.Commit()
+		if err := b.End(); err != nil {
+			t.Fatal(err)
+		}
+		w.WantBalances(102, 100)
+		w.WantEmpty()
+	}
+}
+
+// No setting of the transaction's session changes its entries.
+func TestSessionOfWithDoesNotChangeItsEntries(t *testing.T) {
+	t.Parallel()
+	for driver, settings := range map[string][]string{
+		testdb.DriverMySQL: {"SET NAMES latin1", "SET sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PIPES_AS_CONCAT'", "SET time_zone = '+05:00'",
+			"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"},
+		testdb.DriverPostgres: {"SET standard_conforming_strings = off", "SET search_path = pg_catalog", "SET default_transaction_isolation = 'serializable'"},
+	} {
+		for _, text := range settings {
+			w := rig.NewWith(t, testdb.New(t, driver), false)
+			w.Exec("CREATE TABLE words (id INT PRIMARY KEY, word VARCHAR(100) NOT NULL)")
+			conn, err := w.Home.Conn(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.ExecContext(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+			tx, err := conn.BeginTx(context.Background(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := w.With(tx, tx)
+			const word = `Grüße 🍎 \' "x" '' \\`
+			b.Stage(b.Ctx, b.Rig.Wrapped, "INSERT INTO words VALUES (?, ?)", 1, word)
+			b.Stage(b.Ctx, b.Rig.Wrapped, rig.Increment, 1, 1)
+			b.Commit()
+			w.Delivers()
+			_ = conn.Close()
+			var got string
+			if err := w.Rig.Bare.QueryRow("SELECT word FROM words").Scan(&got); err != nil || got != word {
+				t.Errorf("%s: %q arrived as %q, %v", text, word, got, err)
+			}
+			w.WantBalances(101, 100)
+		}
+	}
+}
