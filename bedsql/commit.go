@@ -11,6 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -36,6 +37,7 @@ type ender struct {
 // committing is a local transaction during its commit, with the unit of its writes.
 type committing struct {
 	besteffort.InFlight
+	receiptOf
 	ender
 
 	c        *Conn
@@ -50,6 +52,7 @@ type committing struct {
 func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error) {
 	t := c.tx
 	x := &committing{ender: how, c: c, t: t}
+	x.receiptOf = receiptOf{c, c.c, &x.unit}
 	defer func() {
 		if x.ended.open && !undecided(err) {
 			c.tx = t // it goes on
@@ -100,6 +103,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	x.unit.Statements, x.unit.NotReplayable, x.unit.Order = t.statements, t.notReplayable, t.order
 	x.InFlight = c.c.inFlight(under, t.keyed != nil || t.receipt && known, &x.unit, c, x)
 	x.AnswerIsFinal = true
+	ordered(&x.InFlight)
 	if t.keyed != nil {
 		k := t.keyed.whole()
 		x.unit.ID, x.unit.Receipt, x.unit.Fingerprint = k.ID, k.Receipt, k.Fingerprint
@@ -107,7 +111,11 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			x.unit.TransactionID = x.unit.ID
 		}
 	}
-	if err = c.c.deliverer.Deliver(ctx, &x.InFlight); err == nil {
+	to := deliverer(c.c.deliverer)
+	if len(t.order) > 0 {
+		to = order.Turn{Deliverer: c.c.deliverer} // it has seen what was before its turn, and holds locks: it does not wait
+	}
+	if err = to.Deliver(ctx, &x.InFlight); err == nil {
 		c.c.cfg.Counters.Delivered.Add(1)
 		if soft != nil {
 			soft.arrive(c.c.target.DataSource)
@@ -209,6 +217,6 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 }
 
 // Again implements besteffort.Attempts.
-func (x *committing) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
-	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.again(ctx, conn, step, &x.unit) })
+func (x *committing) Again(ctx context.Context) attempt.Outcome {
+	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.replay(ctx, conn, &x.unit) })
 }

@@ -78,7 +78,7 @@ func joinGroup(u, back *stagedUnit) {
 		u.c.leaveReceipt(&u.unit)
 		u.forced = true
 	}
-	u.part, u.Held, u.unit.CompensateAfter = addPart(&back.unit, &u.unit), true, back.unit.CompensateAfter
+	u.part, u.Ending, u.unit.CompensateAfter = addPart(&back.unit, &u.unit), besteffort.HoldSettled, back.unit.CompensateAfter
 	for i := range u.unit.Statements {
 		u.unit.Statements[i].Part = u.part
 	}
@@ -89,7 +89,7 @@ func leaveGroup(u, back *stagedUnit) {
 	if back != nil || u.part == 0 {
 		return
 	}
-	u.part, u.Held, u.unit.CompensateAfter = 0, false, 0
+	u.part, u.Ending, u.unit.CompensateAfter = 0, besteffort.ParkRefused, 0
 	if u.forced {
 		u.unit.Receipt, u.unit.Place, u.forced = "", "", false
 	}
@@ -151,7 +151,7 @@ func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(co
 	})
 }
 
-// lookAtPart looks for the receipt of a part: see besteffort.Group. A receipt voided after the
+// lookAtPart looks for the receipt of a part: see group.Group. A receipt voided after the
 // part was applied is Found too.
 func lookAtPart(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r attempt.Receipts) attempt.Outcome {
 	switch found, err := attempt.ReadReceipt(ctx, d, conn, r, part.Receipt); {

@@ -4,15 +4,12 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
-
-	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Conn is a wrapped connection. Applications meet it in sql.Conn.Raw only; see
@@ -140,7 +137,7 @@ func (c *Conn) IsValid() bool {
 
 // Close implements driver.Conn.
 func (c *Conn) Close() error {
-	c.tx.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
+	c.tx.closed()
 	if c.inner == nil {
 		return nil
 	}
@@ -186,18 +183,15 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 // route sends a statement along the right path.
 func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
-	if under.own != nil {
-		return c.runOwn(ctx, under.own, s)
-	}
-	if under.undo {
-		if err := undoes(under.soft, under, c, s); err != nil {
-			return attempt.Reply{}, err
+	if under.features != (features{}) {
+		if r, err, done := c.asked(ctx, under, s); done {
+			return r, err
 		}
 	}
 	if s.class.Kind != sqltext.DML {
 		return c.control(ctx, under, s)
 	}
-	if c.c.sendsMessages() {
+	if c.c.dialect.Flavor == txlog.FlavorMessages {
 		if err := under.message(&s.Call); err != nil {
 			return attempt.Reply{}, err
 		}
@@ -207,42 +201,20 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 			return attempt.Reply{}, err
 		}
 	}
-	switch soft := c.stagedIn(under); {
-	case soft != nil && s.rows:
-		return attempt.Reply{}, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
-	case soft != nil:
-		return soft.record(ctx, under, c, s)
+	if under.soft != nil || c.stagedTx != nil {
+		if soft := c.stagedIn(under); soft != nil {
+			return soft.record(ctx, under, c, s)
+		}
+	}
+	switch {
 	case c.tx != nil:
 		return c.tx.exec(ctx, under, s)
 	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.unlogged:
 		return c.passThrough(ctx, under, s)
-	}
-	if under.key != nil {
-		return under.key.submit(ctx, c, under, s)
+	case under.features != (features{}):
+		return under.submit(ctx, c, s)
 	}
 	return c.submit(ctx, under, s, c.c.deliverer)
-}
-
-// runOwn runs a statement of bed's own in the open transaction, to write an entry of a soft
-// transaction.
-func (c *Conn) runOwn(ctx context.Context, h *home, s statement) (r attempt.Reply, err error) {
-	if err := h.meet(c); err != nil {
-		return r, err
-	}
-	before := false
-	if s.rows {
-		r, err = c.sendOnce(ctx, s)
-	} else {
-		r.Result, before, err = c.send(ctx, s)
-	}
-	switch {
-	case errors.Is(err, driver.ErrSkip): // database/sql brings it again, prepared
-	case err != nil:
-		c.failedInTx(ctx, err, before)
-	case strings.HasPrefix(s.SQL, rollbackTo):
-		c.tx.revive()
-	}
-	return r, err
 }
 
 // read classifies a text for the session.
@@ -269,17 +241,6 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 		return sqltext.ClassifyAs(d.Flavor, d.Quoting(c.inner), query)
 	}
 	return sqltext.ClassifyAs(d.Flavor, c.session.Facts.Quoting, query)
-}
-
-// stagedIn returns the staged soft transaction of a statement.
-func (c *Conn) stagedIn(under scope) *SoftTransaction {
-	if c.stagedTx != nil {
-		return c.stagedTx.soft
-	}
-	if under.soft != nil && under.soft.staged != nil && !under.unlogged && !under.soft.home.isOf(c) {
-		return under.soft
-	}
-	return nil
 }
 
 // Prepare implements driver.Conn.
@@ -409,7 +370,12 @@ func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcom
 	if c.c.target.NoSideConnection {
 		return attempt.Outcome{Err: errNoOther, Class: dialect.Unreachable}
 	}
-	return c.c.onPool(ctx, true, f)
+	return c.c.onChecked(ctx, f)
+}
+
+// onChecked runs f as a further attempt on a checked connection of the pool.
+func (c *connector) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
+	return c.onPool(ctx, true, f)
 }
 
 // kill takes the connection out of use.
@@ -429,106 +395,6 @@ func (c *Conn) discard() {
 	c.kill()
 	_ = c.session.Close()
 }
-
-// pins holds the reason for a connection's writes to run unlogged: its session has state that
-// another one would not see.
-type pins struct {
-	// pinned is the reason; empty if writes are logged.
-	pinned string
-	// pinnedBy is the statement that left the state behind; it may be empty.
-	pinnedBy string
-	// warned means that the one warning about it was given.
-	warned bool
-}
-
-// controlledByText is the reason after a statement that begins or ends a transaction.
-const controlledByText = "a statement began or ended a transaction, which only BeginTx, Commit and Rollback do with a log"
-
-// sessionState is the reason after a statement of unknown effect.
-const sessionState = "the session holds state that another connection would not see"
-
-// pin makes writes on this connection run unlogged from now on. by is the statement that left
-// state behind in the session; it is empty if a reset may not end that state.
-func (c *Conn) pin(why, by string) {
-	if t := c.tx; t != nil {
-		if by == "" {
-			t.home.distrust() // it may be rolled back, or committed, unseen
-		}
-		t.move(why)
-		t.revive()
-	}
-	if c.pinned == "" || by == "" {
-		c.pinned, c.pinnedBy = why, by
-	}
-}
-
-// pinBy is pin by a statement: its beginning shows the kind of state.
-func (c *Conn) pinBy(s statement) {
-	start, why := strings.ToUpper(s.SQL[:min(len(s.SQL), 200)]), sessionState
-	switch kind := s.class.Kind; {
-	case kind == sqltext.Control, kind == sqltext.Rollback, kind == sqltext.Savepoint:
-		why = controlledByText
-	case strings.Contains(start, "LOCK"):
-		why = "the session holds a lock, as migrators take one, that another connection would not hold"
-	case strings.Contains(start, "TEMP"):
-		why = "the session holds a temporary table that another connection would not see"
-	}
-	c.pin(why, s.SQL)
-}
-
-// carry notes the change of the session by s. The entries of the connection's further writes carry
-// the change if they can.
-func (c *Conn) carry(ctx context.Context, s statement) {
-	if carried := c.c.dialect.Carried; carried != nil && c.pinned == "" && (s.class.Kind == sqltext.Session || s.class.Kind == sqltext.Multi) {
-		if settings, apply, ok := carried(ctx, c.inner, c.c.target.Settings, s.SQL); ok {
-			if with := c.c.with(settings, apply); with != nil {
-				c.c = with
-				return
-			}
-		}
-	}
-	c.pinBy(s)
-}
-
-// keepsState reports whether the connection may be handed to its next user with
-// the session as it is.
-func (c *Conn) keepsState() bool {
-	return c.pinned == "" || c.c.cfg.KeepSessionState || c.c.target.NoSideConnection || c.c.target.InMemory
-}
-
-// resettable reports whether a reset of the session ends all of its state. Code with the driver's
-// own connection may have left state beyond that.
-func (c *Conn) resettable() bool {
-	return c.pinnedBy != "" && c.c.dialect.Reset != nil && !c.c.foreign
-}
-
-// resetPinned readies a pinned connection for its next user; false if it cannot.
-func (c *Conn) resetPinned(ctx context.Context) bool {
-	d := c.c.dialect
-	open := d.Idle != nil && !d.Idle(c.inner) // a transaction, which would undo the reset
-	if !c.resettable() || open || d.Reset(ctx, c.inner) != nil {
-		c.warnReturned(wasClosed)
-		return false
-	}
-	c.warnReturned("bed: the session of a connection that holds state was reset when it went back to the pool")
-	c.pins = pins{warned: c.warned}
-	return true
-}
-
-// warnReturned warns once about pinned connections that return to the pool.
-func (c *Conn) warnReturned(message string) {
-	if c.c.returned.Swap(true) {
-		return
-	}
-	fields := logrus.Fields{"reason": c.pinned, "advice": "put settings into the DSN, give session work a connection of its own (sql.DB.Conn); " +
-		"Config.KeepSessionState keeps such connections as they are, with their writes unlogged"}
-	if c.pinnedBy != "" {
-		fields["pinned_by"] = shown(c.c.dialect.Flavor, c.pinnedBy)
-	}
-	c.c.log.WithFields(fields).Warn(message)
-}
-
-const wasClosed = "bed: a connection whose session holds state was closed when it went back to the pool"
 
 // statement is a statement with its class. A prepared one gets its arguments when it runs.
 type statement struct {

@@ -147,7 +147,6 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 		Lease:                   cfg.Lease,
 		LogTimeout:              cfg.LogTimeout,
 		RunUnlogged:             cfg.RunUnlogged,
-		OrderWait:               cfg.OrderWait,
 		Unlogged:                &cfg.Counters.AppliedUnlogged,
 		Unclassified:            &cfg.Counters.Unclassified,
 		Erase:                   c.eraseReceipts,

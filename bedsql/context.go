@@ -9,9 +9,7 @@ import (
 // scope holds a context's settings for the writes under it.
 type scope struct {
 	soft *SoftTransaction
-	// undo means that they are recorded as compensations of soft's parts.
-	undo bool
-	key  *IdempotencyKey
+	features
 	// unlogged means that they go straight to the driver.
 	unlogged bool
 	// guarantee is their guarantee if the context names one.
@@ -22,13 +20,6 @@ type scope struct {
 	withLogging bool
 	// required is how many rows each of them must change.
 	required txlog.Requirement
-	// order is their order key, if they are ordered.
-	order   string
-	ordered bool
-	// own is set for bed's own statements, which write an entry in that transaction.
-	own *home
-	// id is the message's, and its entry's.
-	id string
 }
 
 type scopeKey struct{}
@@ -104,16 +95,4 @@ func AtLeastRows(ctx context.Context, n int64) context.Context {
 	s := scopeOf(ctx)
 	s.required = txlog.AtLeast(n)
 	return s.in(ctx)
-}
-
-// exactlyOnce reports whether a write in s leaves a receipt.
-func (s scope) exactlyOnce(cfg *Config) bool {
-	if s.id != "" { // a message
-		return false
-	}
-	g := cfg.Guarantee
-	if s.withGuarantee {
-		g = s.guarantee
-	}
-	return g == ExactlyOnce || s.key != nil || s.ordered
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
@@ -20,9 +18,9 @@ import (
 // execution is a DML outside any local transaction, with the needs of its attempts.
 type execution struct {
 	besteffort.InFlight
+	receiptOf
 
-	c *Conn
-	// rows means that it was sent through Query.
+	c    *Conn
 	call dialect.Call
 	// rows means that it was sent through Query.
 	rows bool
@@ -41,7 +39,10 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
 	}
-	receipt := under.exactlyOnce(&c.c.cfg)
+	receipt := c.c.cfg.Guarantee == ExactlyOnce
+	if under != (scope{}) {
+		receipt = under.exactlyOnce(&c.c.cfg)
+	}
 	if s.class.Hazards != 0 {
 		if err := c.c.guard.admit(s, receipt); err != nil {
 			return attempt.Reply{}, err
@@ -49,6 +50,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 	}
 	var err error
 	x := &execution{c: c, call: s.Call, rows: s.rows}
+	x.receiptOf = receiptOf{c, c.c, &x.unit}
 	if x.text[0], x.call.Args, err = c.c.store(s.Call); err != nil {
 		return attempt.Reply{}, err
 	}
@@ -66,15 +68,13 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 			return attempt.Reply{}, err
 		}
 	}
-	ordered, err := orderKey(c.c, under)
-	if err != nil {
-		return attempt.Reply{}, err
-	}
-	x.unit.Statements, x.unit.Order = x.text[:], withKey(nil, ordered)
+	x.unit.Statements = x.text[:]
 	x.InFlight = c.c.inFlight(under, receipt, &x.unit, c, x)
 	x.Deadline = deadline
 	// The rows of a Query cannot be invented, so its error is the caller's.
-	x.KeepRefused = soft != nil && !s.rows
+	if soft != nil && !s.rows {
+		x.Ending = besteffort.ParkRefused
+	}
 	if err := to.Deliver(ctx, &x.InFlight); err != nil {
 		c.c.cfg.Counters.failed(err)
 		if soft != nil && !s.rows && soft.swallow(err) {
@@ -102,104 +102,6 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 	return attempt.Reply{Result: out.Result}, nil
 }
 
-// passThrough hands a write straight to the driver, unlogged.
-func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
-	why := "" // Unlogged asked for it, here or where the transaction was begun
-	switch {
-	case under.unlogged:
-	case under.key != nil:
-		return attempt.Reply{}, unusable("the write would run unlogged")
-	case under.ordered:
-		return attempt.Reply{}, disordered("the write would run unlogged")
-	case c.pinned != "":
-		why = c.pinned
-	case s.class.Pins || s.class.NeedsSession:
-		why = "the statement depends on its session"
-	}
-	if why != "" {
-		if err := c.refuseUnlogged(why); err != nil {
-			return attempt.Reply{}, err
-		}
-	}
-	if err := c.ready(ctx); err != nil {
-		return attempt.Reply{}, err
-	}
-	if err := ctx.Err(); err != nil {
-		return attempt.Reply{}, err
-	}
-	reply, err := c.sendUnlogged(ctx, s)
-	if errors.Is(err, driver.ErrSkip) || errors.Is(err, driver.ErrBadConn) {
-		return reply, err // what the driver did not take comes again from database/sql
-	}
-	if why != "" {
-		c.ranUnlogged(s, why)
-	} else {
-		c.c.cfg.Counters.Unlogged.Add(1)
-	}
-	if err == nil && s.class.Pins {
-		c.pinBy(s) // @v := …
-	}
-	return reply, err
-}
-
-// sendUnlogged hands s to the driver as database/sql would, but with a row requirement in a local
-// transaction of its own.
-func (c *Conn) sendUnlogged(ctx context.Context, s statement) (r attempt.Reply, err error) {
-	switch d := c.c.dialect; {
-	case !s.Required.Given():
-		if r, err = c.sendOnce(ctx, s); c.tx == nil && !errors.Is(err, driver.ErrSkip) && !errors.Is(err, driver.ErrBadConn) {
-			err = c.c.leftOpen(err)
-		}
-		return r, err
-	case c.tx != nil:
-		r, _, err = c.tx.require(ctx, s)
-		return r, err
-	case c.dead:
-		return r, driver.ErrBadConn // a BEGIN could commit what is still open
-	case c.pinned != "" && d.Flavor != txlog.FlavorSQLite && (d.Idle == nil || !d.Idle(c.inner)):
-		return r, fmt.Errorf("bed: the write was not sent: its rows can be checked only in a local transaction (RequireRows, AtLeastRows), which cannot be begun safely here (%s); "+
-			"begin one by BeginTx, or use another connection", c.pinned)
-	}
-	if err := s.prepareLate(ctx); err != nil {
-		return r, err
-	}
-	out := c.onOwn(func() attempt.Outcome {
-		return attempt.One(ctx, c.c.dialect, &c.session, s.Call, s.rows, false)
-	})
-	if out.Rows != nil {
-		r.Rows = out.Rows
-	}
-	r.Result = out.Result
-	return r, besteffort.LeftOpen(c.c.target.DataSource, out, nil)
-}
-
-// refuseUnlogged returns an error for an unlogged write if the configuration refuses such writes.
-func (c *Conn) refuseUnlogged(why string) error {
-	if c.c.cfg.Pinned != PinnedRefuse {
-		return nil
-	}
-	return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Unlogged", ErrPinned, why)
-}
-
-// ranUnlogged counts an unlogged write, and warns of the first on this connection.
-func (c *Conn) ranUnlogged(s statement, why string) {
-	c.c.cfg.Counters.PassedThrough.Add(1)
-	if c.warned {
-		return
-	}
-	c.warned = true
-	flavor := c.c.dialect.Flavor
-	fields := logrus.Fields{"reason": why, "statement": shown(flavor, s.SQL), "advice": unloggedAdvice}
-	if c.pinnedBy != "" {
-		fields["pinned_by"] = shown(flavor, c.pinnedBy)
-	}
-	c.c.log.WithFields(fields).Warn("bed: writes on this connection run unlogged and unretried")
-}
-
-// unloggedAdvice explains how to avoid unlogged writes.
-const unloggedAdvice = "put settings into the DSN, send one statement at a time, give session work a connection of its own " +
-	"(sql.DB.Conn) that is closed after it; bedsql.Unlogged where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
-
 // First implements besteffort.Attempts, on the caller's own connection.
 func (x *execution) First(ctx context.Context) attempt.Outcome {
 	c := x.c
@@ -216,14 +118,30 @@ func (x *execution) First(ctx context.Context) attempt.Outcome {
 
 // Again implements besteffort.Attempts, on another connection or in a session that may have
 // changed: a statement prepared there may be gone.
-func (x *execution) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
+func (x *execution) Again(ctx context.Context) attempt.Outcome {
 	anew := x.call
 	anew.Stmt = nil
-	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
-		if step == besteffort.Retry {
-			return x.attempt(ctx, conn, anew)
-		}
-		return x.c.c.onReceipt(ctx, conn, step, &x.unit)
+	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.attempt(ctx, conn, anew) })
+}
+
+// receiptOf implements besteffort.Receipt.
+type receiptOf struct {
+	on interface {
+		onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome
+	}
+	of   *connector
+	unit *txlog.Unit
+}
+
+// Void implements besteffort.Receipt.
+func (r receiptOf) Void(ctx context.Context) attempt.Outcome {
+	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return r.of.void(ctx, conn, r.unit) })
+}
+
+// MarkReported implements besteffort.Receipt.
+func (r receiptOf) MarkReported(ctx context.Context) attempt.Outcome {
+	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
+		return attempt.MarkReported(ctx, r.of.dialect, conn, r.unit, r.of.receipts)
 	})
 }
 
@@ -313,20 +231,15 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 	if under.soft != nil {
 		u.TransactionID = under.soft.id
 	}
-	d := besteffort.InFlight{
-		Unit: u, Attempts: a, Logging: besteffort.Logging(c.cfg.Logging),
+	d := besteffort.InFlight{Unit: u, Attempts: a, Policy: besteffort.Policy{
+		Logging:     besteffort.Logging(c.cfg.Logging),
 		RemoveLater: c.cfg.Removal == RemovalAfterReturn || c.cfg.Removal == RemovalByGuarantee && receipt,
-	}
+	}}
 	if under.withLogging {
 		d.Logging = besteffort.Logging(under.logging)
 	}
 	if receipt && !c.leaveReceipt(u) {
 		d.Logging = besteffort.LogBefore // the first attempt must record in the log where the receipt will be
-	}
-	if len(u.Order) > 0 {
-		// Its place is known once it is in the log, and its successor's turn comes when it is
-		// removed.
-		d.Logging, d.RemoveLater = besteffort.LogBefore, false
 	}
 	if session == "" {
 		u.Account = c.target.Account

@@ -2,15 +2,18 @@ package bedsql
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -289,7 +292,7 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 	if err != nil {
 		return err
 	}
-	own := scope{own: h}.in(ctx)
+	own := scope{features: features{own: h}}.in(ctx)
 	if _, err := h.tx.ExecContext(own, "SAVEPOINT bed_group"); err != nil && !errors.Is(err, errReplayed) {
 		return h.unwritten(writes[0].c, err)
 	}
@@ -324,7 +327,7 @@ func (h *home) add(ctx context.Context, w *stagedWrite) error {
 	if !ok {
 		return h.unwritten(w.c, txlog.ErrLogElsewhere)
 	}
-	own := scope{own: h}.in(ctx)
+	own := scope{features: features{own: h}}.in(ctx)
 	if !h.looksAhead(w.c) {
 		// SQLite runs in this process. An interrupted statement there may have taken effect.
 		own = context.WithoutCancel(own)
@@ -415,7 +418,7 @@ func (h *home) begin(ctx context.Context, w *stagedWrite) (a addition, err error
 		return a, fmt.Errorf("%w: the first write for %s was at least once, and one to be delivered exactly once cannot join it", ErrStaged, h.writing)
 	}
 	a.unit, a.prove, a.rollbacks = a.u.unit, !h.proved, h.rollbacks
-	if a.unit.Order = withKey(a.unit.Order, w.order); w.order != "" {
+	if a.unit.Order = order.With(a.unit.Order, w.order); w.order != "" {
 		a.u.RemoveLater = false
 	}
 	h.restate(a.u, &a.unit, w)
@@ -495,4 +498,26 @@ func locationOf(s txlog.Storage) string {
 		return l.Location()
 	}
 	return ""
+}
+
+// runOwn runs a statement of bed's own in the open transaction, to write an entry of a soft
+// transaction.
+func (c *Conn) runOwn(ctx context.Context, h *home, s statement) (r attempt.Reply, err error) {
+	if err := h.meet(c); err != nil {
+		return r, err
+	}
+	before := false
+	if s.rows {
+		r, err = c.sendOnce(ctx, s)
+	} else {
+		r.Result, before, err = c.send(ctx, s)
+	}
+	switch {
+	case errors.Is(err, driver.ErrSkip): // database/sql brings it again, prepared
+	case err != nil:
+		c.failedInTx(ctx, err, before)
+	case strings.HasPrefix(s.SQL, rollbackTo):
+		c.tx.revive()
+	}
+	return r, err
 }

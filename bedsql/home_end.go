@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
@@ -88,7 +89,7 @@ func (e *homeEnd) settled(u *stagedUnit, err error) {
 		e.problems = append(e.problems, err)
 		return
 	}
-	if !u.Held { // else its group may still undo it
+	if u.Ending != besteffort.HoldSettled { // else its group may still undo it
 		e.soft.arrive(u.c.target.DataSource)
 	}
 }
@@ -255,10 +256,11 @@ func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 		}
 		switch {
 		case u.unit.Behind != "":
-			u.c.deliverer.Adopt(&u.InFlight, time.Time{})
+			u.c.deliverer.Adopt(&u.InFlight) // it has no lease until its turn comes
 			ready = append(ready, u)
 		case e.sure && e.state == homeCommitted && u.unit.Receipt != "" && !(txlog.Lease{Deadline: until}).Over():
-			u.c.deliverer.Adopt(&u.InFlight, until)
+			u.c.deliverer.Adopt(&u.InFlight)
+			u.c.deliverer.KeepUntaken(&u.InFlight, until)
 			ready = append(ready, u)
 		default:
 			claimed, by = append(claimed, &u.unit), append(by, u)
@@ -279,7 +281,8 @@ func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 			e.overtaken(ctx, u)
 		default:
 			u.unit.AtOnce = false
-			u.c.deliverer.Adopt(&u.InFlight, time.Time{})
+			u.c.deliverer.Adopt(&u.InFlight)
+			u.c.deliverer.Keep(&u.InFlight)
 			ready = append(ready, u)
 		}
 	}
@@ -303,7 +306,10 @@ func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
 		n := min(len(got.Statements), len(u.writes))
 		drop(u.writes[n:], errWithRolledBack)
 		u.writes, u.unit.Statements, u.unit.Fingerprint = u.writes[:n], got.Statements, got.Fingerprint
-		u.unit.Receipt, u.unit.CompensateAfter, u.Held = got.Receipt, got.CompensateAfter, got.Group()
+		u.unit.Receipt, u.unit.CompensateAfter, u.Ending = got.Receipt, got.CompensateAfter, besteffort.ParkRefused
+		if got.Group() {
+			u.Ending = besteffort.HoldSettled
+		}
 		u.unit.Order, u.unit.Behind = got.Order, got.Behind
 		return true
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/group"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -146,7 +146,7 @@ func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []
 	if name == "" {
 		name = locationOf(e.soft.staged.writes[0].c.cfg.Storage)
 	}
-	g := besteffort.Group{Open: len(e.problems) > 0, Compensating: e.discarded}
+	g := group.Group{Open: len(e.problems) > 0, Compensating: e.discarded}
 	back := e.compensation(ctx, ready)
 	if back == nil {
 		e.soft.arrive(name)

@@ -104,7 +104,8 @@ type keyedWrite struct {
 	c       *connector
 	receipt string
 	in      atomic.Pointer[localTx] // whose ROLLBACK gives the key back; nil: none
-	sent    bool                    // to the deliverer
+	to      deliverer               // nil for a write that is not Conn.submit's
+	sent    bool                    // to it
 }
 
 // take begins the key's write on a data source, or refuses a second one.
@@ -153,11 +154,12 @@ func (w *keyedWrite) mark(u *txlog.Unit) {
 }
 
 // submit is Conn.submit under the key.
-func (k *IdempotencyKey) submit(ctx context.Context, c *Conn, under scope, s statement) (attempt.Reply, error) {
+func (k *IdempotencyKey) submit(ctx context.Context, c *Conn, under scope, s statement, to deliverer) (attempt.Reply, error) {
 	w, err := k.take(c.c)
 	if err != nil {
 		return attempt.Reply{}, err
 	}
+	w.to = to
 	r, err := c.submit(ctx, under, s, w)
 	if err != nil && !w.sent {
 		w.back()
@@ -169,7 +171,7 @@ func (k *IdempotencyKey) submit(ctx context.Context, c *Conn, under scope, s sta
 func (w *keyedWrite) Deliver(ctx context.Context, d *besteffort.InFlight) error {
 	w.sent = true
 	w.mark(d.Unit)
-	err := w.c.deliverer.Deliver(ctx, d)
+	err := w.to.Deliver(ctx, d)
 	w.settle(err)
 	if err == nil && d.Outcome.Replayed {
 		w.key.of.replayed.Store(true)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -228,6 +229,10 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 }
 
+// closed tells that t was rolled back with its connection, unless its COMMIT said otherwise. t may
+// be nil.
+func (t *localTx) closed() { t.tell(homeRolledBack, time.Time{}) }
+
 // ends returns the Ends of the soft transactions that write entries in t.
 func (t *localTx) ends() (all []func(context.Context) error) {
 	for h := t.home; h != nil; h = h.before {
@@ -386,7 +391,7 @@ func (t *localTx) keepOrder(under scope) error {
 		err = disordered("the local transaction was begun without one")
 	}
 	if err == nil {
-		t.order = withKey(t.order, key)
+		t.order = order.With(t.order, key)
 	}
 	return err
 }

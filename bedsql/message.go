@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/group"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -90,7 +91,10 @@ func (u *stagedUnit) awaitIn(group []*stagedUnit) (waiting []*stagedUnit) {
 func (s *SoftTransaction) run(ctx context.Context, units []*stagedUnit, compensable bool, settled []*stagedUnit) {
 	var parts, messages []*stagedUnit
 	for _, u := range units {
-		if u.HoldRefused = s.home == nil && !compensable; u.c.sendsMessages() {
+		if s.home == nil && !compensable {
+			u.Ending = besteffort.HoldRefused
+		}
+		if u.c.sendsMessages() {
 			messages = append(messages, u)
 		} else {
 			parts = append(parts, u)
@@ -115,10 +119,13 @@ func (s *SoftTransaction) run(ctx context.Context, units []*stagedUnit, compensa
 	parkRefused(ctx, then)
 }
 
+// isRefused reports whether u was refused, and is neither parked nor removed yet.
+func (u *stagedUnit) isRefused() bool { return u.Held() && u.Ending == besteffort.HoldRefused }
+
 // refusedWhole reports whether all of these units were refused. If so, it removes their entries,
 // and the entries of the unsent messages of their group.
 func refusedWhole(ctx context.Context, units, unsent []*stagedUnit) bool {
-	if len(units) == 0 || slices.ContainsFunc(units, func(u *stagedUnit) bool { return !u.Refused() }) {
+	if len(units) == 0 || slices.ContainsFunc(units, func(u *stagedUnit) bool { return !u.isRefused() }) {
 		return false
 	}
 	inFlight := func(units []*stagedUnit) (ds []*besteffort.InFlight) {
@@ -127,7 +134,7 @@ func refusedWhole(ctx context.Context, units, unsent []*stagedUnit) bool {
 		}
 		return ds
 	}
-	errs := units[0].c.deliverer.RefuseAll(ctx, inFlight(units), inFlight(unsent))
+	errs := group.Refuse(ctx, units[0].c.deliverer, inFlight(units), inFlight(unsent))
 	for i, err := range errs {
 		slices.Concat(units, unsent)[i].err = err
 	}
@@ -137,8 +144,8 @@ func refusedWhole(ctx context.Context, units, unsent []*stagedUnit) bool {
 // parkRefused parks the refused units.
 func parkRefused(ctx context.Context, units []*stagedUnit) {
 	for _, u := range units {
-		if u.Refused() {
-			u.err = u.c.deliverer.Park(ctx, &u.InFlight)
+		if u.isRefused() {
+			u.err = u.c.deliverer.Refuse(ctx, &u.InFlight)
 		}
 	}
 }
@@ -168,8 +175,11 @@ func deliverLane(ctx context.Context, lane []*stagedUnit, behind error) {
 		if u.behind = behind; behind != nil {
 			cancel() // nothing is retried
 		}
-		u.TurnHasCome = sent[u.unit.Behind]
-		u.submit(ctx)
+		wait := u.c.cfg.OrderWait
+		if sent[u.unit.Behind] { // its turn has come
+			wait = max(wait, u.c.cfg.LogTimeout)
+		}
+		u.submit(ctx, wait)
 		var pending *PendingError
 		if behind == nil && errors.As(u.err, &pending) {
 			behind = fmt.Errorf("not sent, for a message before it is pending: %w", pending.Cause)

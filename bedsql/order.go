@@ -5,9 +5,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -76,10 +77,23 @@ func orderKey(c *connector, under scope) (string, error) {
 	return fmt.Sprintf("%s%x", txlog.OrderPrefix, sha256.Sum256(apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
 }
 
-// withKey returns order with a key added, unless the key is empty or present.
-func withKey(order []txlog.Order, key string) []txlog.Order {
-	if key == "" || slices.ContainsFunc(order, func(o txlog.Order) bool { return o.Key == key }) {
-		return order
+// inTurn delivers a write under a key in its turn.
+type inTurn struct {
+	order.Turn
+	key string
+}
+
+// Deliver implements deliverer.
+func (t inTurn) Deliver(ctx context.Context, w *besteffort.InFlight) error {
+	w.Unit.Order = order.With(nil, t.key)
+	ordered(w)
+	return t.Turn.Deliver(ctx, w)
+}
+
+// ordered is the policy of a unit that may have order keys. Its place is known once it is in the
+// log, and its successor's turn comes when it is removed.
+func ordered(w *besteffort.InFlight) {
+	if len(w.Unit.Order) > 0 {
+		w.Logging, w.RemoveLater, w.Strict = besteffort.LogBefore, false, true
 	}
-	return append(slices.Clip(order), txlog.Order{Key: key})
 }

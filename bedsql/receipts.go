@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/txlog"
@@ -142,19 +141,8 @@ func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit)
 	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) })
 }
 
-// again makes a further step with a unit.
-func (c *connector) again(ctx context.Context, conn driver.Conn, step besteffort.Step, u *txlog.Unit) attempt.Outcome {
-	if step == besteffort.Retry {
-		return c.replay(ctx, conn, u)
-	}
-	return c.onReceipt(ctx, conn, step, u)
-}
-
-// onReceipt makes a step on the receipt of a unit alone.
-func (c *connector) onReceipt(ctx context.Context, conn driver.Conn, step besteffort.Step, u *txlog.Unit) attempt.Outcome {
-	if step == besteffort.MarkReported {
-		return attempt.MarkReported(ctx, c.dialect, conn, u, c.receipts)
-	}
+// void decides a unit by its receipt.
+func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
 	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Void(ctx, c.dialect, conn, u, c.receipts) })
 }
 

@@ -247,6 +247,8 @@ func (s *SoftTransaction) exactlyOnceOn(under scope, c *Conn) bool {
 // record records a write instead of running it.
 func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st statement) (r attempt.Reply, err error) {
 	switch {
+	case st.rows:
+		return r, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
 	case c.tx != nil:
 		return r, fmt.Errorf("%w: the local transaction was begun outside of it", ErrStaged)
 	case c.pinned != "":
@@ -392,4 +394,15 @@ func (s *SoftTransaction) Discard() {
 	if s.running == 0 {
 		close(s.idle)
 	}
+}
+
+// stagedIn returns the staged soft transaction of a statement.
+func (c *Conn) stagedIn(under scope) *SoftTransaction {
+	if c.stagedTx != nil {
+		return c.stagedTx.soft
+	}
+	if under.soft != nil && under.soft.staged != nil && !under.unlogged && !under.soft.home.isOf(c) {
+		return under.soft
+	}
+	return nil
 }

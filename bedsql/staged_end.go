@@ -4,16 +4,20 @@ import (
 	"context"
 	"database/sql/driver"
 	"slices"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/group"
+	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
 
 // stagedUnit is the part of a group for one data source, or one message.
 type stagedUnit struct {
 	besteffort.InFlight
+	receiptOf
 
 	c      *connector
 	writes []*stagedWrite
@@ -57,7 +61,7 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	if back != nil {
 		ds = append(ds, &back.InFlight)
 	}
-	if errs := units[0].c.deliverer.Log(ctx, ds...); errs != nil {
+	if errs := order.Log(ctx, units[0].c.deliverer, ds...); errs != nil {
 		errs = errs[:len(units)]
 		for i, u := range units {
 			u.c.cfg.Counters.failed(errs[i])
@@ -65,14 +69,14 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 		}
 		return errs, nil
 	}
-	problems, _, panicked = s.deliver(ctx, units, back, besteffort.Group{})
+	problems, _, panicked = s.deliver(ctx, units, back, group.Group{})
 	return problems, panicked
 }
 
 // deliver delivers units with entries in the log side by side, as a group with the compensation
 // back if that is not nil. It returns what finishStaged returns; whole means that the errors
 // concern all of such a group. settled are the units of the group settled by others.
-func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back *stagedUnit, g besteffort.Group, settled ...*stagedUnit) (problems []error, whole bool, panicked any) {
+func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back *stagedUnit, g group.Group, settled ...*stagedUnit) (problems []error, whole bool, panicked any) {
 	s.run(ctx, units, back != nil, settled)
 	var err error
 	if back != nil {
@@ -97,7 +101,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 			problems = append(problems, u.err)
 		default:
 			u.c.cfg.Counters.Delivered.Add(1)
-			if whole || !u.Held { // else it may be undone yet
+			if whole || u.Ending != besteffort.HoldSettled { // else it may be undone yet
 				s.arrive(u.c.target.DataSource)
 			}
 		}
@@ -140,7 +144,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 		for i, w := range u.writes {
 			statements[i] = w.statement
 			receipt = receipt || w.receipt
-			u.unit.Order = withKey(u.unit.Order, w.order)
+			u.unit.Order = order.With(u.unit.Order, w.order)
 		}
 		u.unit.Statements = statements
 		if err := u.open(s, u.writes[0].id, s.key != nil, receipt); err != nil {
@@ -155,8 +159,9 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 
 // open makes the unit ready to be logged, under the transaction's key if keyed.
 func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (err error) {
-	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, id: id}, keyed || receipt, &u.unit, nil, u)
-	u.KeepRefused = true
+	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: id}}, keyed || receipt, &u.unit, nil, u)
+	ordered(&u.InFlight)
+	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
 	if keyed {
 		u.keyed, err = s.key.take(u.c)
 		u.keyed.mark(&u.unit)
@@ -178,19 +183,20 @@ func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 }
 
 // Again implements besteffort.Attempts.
-func (u *stagedUnit) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
-	return u.c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.again(ctx, conn, step, &u.unit) })
+func (u *stagedUnit) Again(ctx context.Context) attempt.Outcome {
+	return u.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, &u.unit) })
 }
 
-// submit has the unit delivered. A driver's panic is for End to pass on once the other
-// units are through; the job takes the unit over when its lease has run out.
-func (u *stagedUnit) submit(ctx context.Context) {
+// submit has the unit delivered. It waits for the unit's turn for at most wait. A driver's panic is
+// for End to pass on once the other units are through; the job takes the unit over when its lease
+// has run out.
+func (u *stagedUnit) submit(ctx context.Context, wait time.Duration) {
 	defer func() {
 		if u.panicked = recover(); u.panicked != nil {
 			u.err = u.Panicked(u.panicked)
 		}
 	}()
-	u.err = u.c.deliverer.Deliver(ctx, &u.InFlight)
+	u.err = order.Turn{Deliverer: u.c.deliverer, Wait: wait}.DeliverLogged(ctx, &u.InFlight)
 }
 
 // answer sets the outcome of the Results that Exec returned.

@@ -28,15 +28,11 @@ func (f funcs) First(context.Context) attempt.Outcome {
 	return f.first()
 }
 
-func (f funcs) Again(ctx context.Context, step Step) attempt.Outcome {
-	switch step {
-	case Retry:
-		return f.First(ctx)
-	case Void:
-		return f.void()
-	}
-	return attempt.Outcome{}
-}
+func (f funcs) Again(ctx context.Context) attempt.Outcome { return f.First(ctx) }
+
+func (f funcs) Void(context.Context) attempt.Outcome { return f.void() }
+
+func (funcs) MarkReported(context.Context) attempt.Outcome { return attempt.Outcome{} }
 
 // asked records the ends of leases claimed by its callers.
 type asked struct {
@@ -112,8 +108,8 @@ func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
 		e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: time.Second, RetryInitial: time.Millisecond, Dialect: &dialect.Dialect{}, Logger: quiet})
 		id := txlog.NewID()
 		d := &InFlight{
-			Unit:          &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-			AnswerIsFinal: true,
+			Unit:   &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+			Policy: Policy{AnswerIsFinal: true},
 			Attempts: funcs{first: func() attempt.Outcome {
 				return attempt.Outcome{Err: errors.New("deadlock"), Class: class, OnReceipt: !refused}
 			}},
@@ -321,7 +317,7 @@ func TestWriteThatMayBeParkedPromisesNobody(t *testing.T) {
 		"must not be run again": aWrite(LogBefore, func() attempt.Outcome { return maybe }),
 		"refused, soft":         aWrite(LogBefore, func() attempt.Outcome { return refusal }),
 	} {
-		d.KeepRefused = true
+		d.Ending = ParkRefused
 		if d.Attempts.First(t.Context()).Maybe() {
 			d.Unit.NotReplayable = "it read"
 		}
@@ -347,7 +343,7 @@ func TestSoftRefusalInDoubtIsParkedByNobody(t *testing.T) {
 		}
 		return refusal
 	})
-	d.KeepRefused, d.Unit.Receipt = true, "r"
+	d.Ending, d.Unit.Receipt = ParkRefused, "r"
 	e := loggingDeliverer(store, func(c *Config) { c.SyncMaxDeliveryTryTimes = 1 })
 	defer e.Close(t.Context())
 	err := e.Deliver(t.Context(), d)
@@ -404,10 +400,12 @@ func TestGroupUnitWithExpiredLeaseIsNotSent(t *testing.T) {
 		if errs := e.Log(t.Context(), slow, next); errs != nil {
 			t.Fatal(errs)
 		}
-		if err := e.Deliver(t.Context(), slow); err != nil {
+		e.Keep(slow)
+		e.Keep(next)
+		if err := e.DeliverLogged(t.Context(), slow); err != nil {
 			t.Error(err)
 		}
-		if err := e.Deliver(t.Context(), next); !errors.Is(err, listener.ErrPending) || !errors.Is(err, txlog.ErrLeaseLost) || sent != 0 {
+		if err := e.DeliverLogged(t.Context(), next); !errors.Is(err, listener.ErrPending) || !errors.Is(err, txlog.ErrLeaseLost) || sent != 0 {
 			t.Errorf("it was sent %d times, and its caller gets %v", sent, err)
 		}
 	})

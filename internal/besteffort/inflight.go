@@ -14,6 +14,28 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+// Attempts are the ways to run one unit, and the questions to its receipt. Each returns the
+// outcome, unless the driver panics.
+type Attempts interface {
+	// First is the caller's own execution, on the caller's own connection.
+	First(ctx context.Context) attempt.Outcome
+	// Again runs the unit once more, on a checked connection.
+	Again(ctx context.Context) attempt.Outcome
+
+	Receipt
+}
+
+// Receipt asks the receipt of a unit, on a checked connection. Only a unit with a receipt is asked
+// about.
+type Receipt interface {
+	// Void decides a unit in doubt: afterwards the unit is either applied or never will be
+	// (attempt.Void).
+	Void(ctx context.Context) attempt.Outcome
+	// MarkReported notes in the void receipt that the entry is removed and the refusal reported
+	// (attempt.MarkReported).
+	MarkReported(ctx context.Context) attempt.Outcome
+}
+
 // Logging is the time at which a unit's entry is written.
 type Logging uint8
 
@@ -27,75 +49,55 @@ const (
 	LogOnFailure
 )
 
-// Attempts are the ways to run one unit. Each returns the outcome, unless the driver panics.
-type Attempts interface {
-	// First is the caller's own execution, on the caller's own connection.
-	First(ctx context.Context) attempt.Outcome
-	// Again makes a further step, on a checked connection.
-	Again(ctx context.Context, step Step) attempt.Outcome
-}
-
-// Step is a step after a unit's first attempt.
-type Step uint8
+// Ending is what becomes of a settled unit's entry.
+type Ending uint8
 
 const (
-	// Retry runs it once more.
-	Retry Step = iota
-	// Void decides a unit in doubt by its receipt: afterwards the unit is either applied or never
-	// will be (attempt.Void).
-	Void
-	// MarkReported notes in the void receipt that the entry is removed and the refusal reported
-	// (attempt.MarkReported).
-	MarkReported
+	// RemoveEntry removes it, and a refused unit's before the caller gets the refusal.
+	RemoveEntry Ending = iota
+	// ParkRefused parks a refused unit, as inside a soft transaction. A unit whose idempotency key
+	// belongs to another request is not parked, unless it is Awaited: it could never be applied.
+	ParkRefused
+	// HoldRefused keeps the entry and the lease of a unit that ParkRefused would park.
+	HoldRefused
+	// HoldSettled keeps the entry and the lease of a delivered or refused unit.
+	HoldSettled
 )
+
+// Policy is the way to deliver a write. The zero value is the plain one.
+type Policy struct {
+	// Logging is when the entry is written.
+	Logging Logging
+	// Ending is what becomes of the entry.
+	Ending Ending
+	// RemoveLater removes the entry of a delivered unit after the call returns.
+	RemoveLater bool
+	// AnswerIsFinal means that the caller gets any answer of the database to the first attempt,
+	// even a retryable one. COMMIT needs this.
+	AnswerIsFinal bool
+	// Strict means that the unit needs the log's own answer to its entry. Without that the log is
+	// not asked for the entry, and the unit never runs unlogged.
+	Strict bool
+	// Awaited means that other entries wait for the unit. If it is refused, it is parked.
+	Awaited bool
+}
 
 // InFlight is one unit on its way. It belongs to one goroutine.
 type InFlight struct {
 	Unit     *txlog.Unit
 	Attempts Attempts
+	Policy
+	// Deadline is the deadline of the first attempt, if an earlier step used up a part of
+	// AttemptTimeout.
+	Deadline time.Time
 	// Outcome is the last attempt's.
 	Outcome attempt.Outcome
 	// Tries counts the attempts so far.
 	Tries int
-	// AnswerIsFinal means that the caller gets any answer of the database to the first attempt,
-	// even a retryable one. COMMIT needs this.
-	AnswerIsFinal bool
-	// TurnHasCome means that the predecessor under the order key was delivered. The unit then
-	// waits for its turn here, whatever OrderWait is.
-	TurnHasCome bool
-	// Logging is when the entry is written.
-	Logging Logging
-	// Deadline is the deadline of the first attempt, if an earlier step used up a part of
-	// AttemptTimeout.
-	Deadline time.Time
-	// KeepRefused parks a refused unit instead of removing its entry, as inside a soft
-	// transaction. A unit whose idempotency key belongs to another request is not kept: it could
-	// never be applied.
-	KeepRefused bool
-	// HoldRefused means that a refused unit keeps its entry and its lease until RefuseAll or Park.
-	HoldRefused bool
-	// Awaited means that messages of its group wait for the unit. A refused unit stays in the log,
-	// parked.
-	Awaited bool
-	// Held marks a unit of a compensable group. After delivery or refusal it keeps its entry and
-	// its lease until the End of its Group.
-	Held bool
-	// RemoveLater removes the entry of a delivered unit after the call returns.
-	RemoveLater bool
+
+	course
 	// hung means that AttemptTimeout cut off the last attempt. The call tries no more.
 	hung bool
-	// logged and unlogged are the state of its entry. inDoubt means that an attempt may have been
-	// applied. voided means that this call decided the doubt.
-	logged, unlogged, inDoubt, voided bool
-	// held means that a Held unit was delivered or refused. refusal means that a HoldRefused unit
-	// was refused.
-	held, refusal bool
-	// logTook is how long the log took.
-	logTook time.Duration
-	// listening means that a listener hears of the unit, of its beginning and of its attempts.
-	listening bool
-	begun     time.Time
-	attempts  []listener.Attempt
 	// failed are the failed attempts. They go with the unit to its next owner.
 	failed []txlog.Attempt
 	// unwritten is why its entry could not be written, or is in doubt.
@@ -103,25 +105,33 @@ type InFlight struct {
 	lease     *lease.Kept
 	alone     [1]*txlog.Unit // Unit, for a write to the log
 	removal   removal.Unit   // the same for its removal
+	heard     *heard         // nil: no listener hears of the unit
+}
+
+// heard is for the listeners.
+type heard struct {
+	begun    time.Time
+	logTook  time.Duration
+	attempts []listener.Attempt
 }
 
 // final reports whether the error of the first attempt is the caller's.
-func (d *InFlight) final() bool {
-	switch out := &d.Outcome; {
-	case out.Class == dialect.Refused, out.Class == dialect.Duplicate, d.AnswerIsFinal && out.Class.Answered():
+func (w *InFlight) final() bool {
+	switch out := &w.Outcome; {
+	case out.Class == dialect.Refused, out.Class == dialect.Duplicate, w.AnswerIsFinal && out.Class.Answered():
 		return true
 	default: // it never left, and there is no other way to run it
-		return d.Unit.NotReplayable != "" && !out.Maybe()
+		return w.Unit.NotReplayable != "" && !out.Maybe()
 	}
 }
 
 // answer returns the error of the last attempt to a caller whose write is not applied and never
 // will be. A refusal says so itself.
-func (d *InFlight) answer() error {
-	if out := &d.Outcome; !out.Class.Answered() {
+func (w *InFlight) answer() error {
+	if out := &w.Outcome; !out.Class.Answered() {
 		return attempt.Certain(out.Err, dialect.Unreachable)
 	}
-	return d.Outcome.Err
+	return w.Outcome.Err
 }
 
 // LeftOpen returns the error of a write that ran once without an entry; log is the log's error or
@@ -134,39 +144,67 @@ func LeftOpen(dataSource string, out attempt.Outcome, log error) error {
 	return out.Err
 }
 
-// parksRefusal reports whether a refusal of d is to be parked in the log.
-func (d *InFlight) parksRefusal() bool {
-	return d.KeepRefused && !d.Held && (d.Awaited || !errors.Is(d.Outcome.Err, dialect.ErrKeyReused))
+// parks reports whether a refusal of w stays in the log.
+func (w *InFlight) parks() bool {
+	return (w.Ending == ParkRefused || w.Ending == HoldRefused) && (w.Awaited || !errors.Is(w.Outcome.Err, dialect.ErrKeyReused))
 }
 
-// Refused reports whether d was refused and is left to RefuseAll or Park.
-func (d *InFlight) Refused() bool { return d.refusal }
+// Held reports whether w was delivered, or refused, and its entry and its lease are kept for the
+// caller to end.
+func (w *InFlight) Held() bool { return w.state == held }
 
-func (d *InFlight) origin() listener.Origin {
-	if d.Tries > 1 {
+// Lease is the lease of w while it is kept; nil without one.
+func (w *InFlight) Lease() *lease.Kept { return w.lease }
+
+func (w *InFlight) origin() listener.Origin {
+	if w.Tries > 1 {
 		return listener.SyncRetry
 	}
 	return listener.Caller
 }
 
 // Panicked is the error for a unit whose driver panicked with p.
-func (d *InFlight) Panicked(p any) error {
+func (w *InFlight) Panicked(p any) error {
 	cause := fmt.Errorf("the driver panicked: %v", p)
-	switch {
-	case d.unwritten == nil:
-		return pending(d, cause)
-	case errors.Is(d.unwritten, txlog.ErrInDoubt):
-		return inDoubt(d, cause)
+	if w.unwritten != nil && !errors.Is(w.unwritten, txlog.ErrInDoubt) {
+		return &listener.UnknownOutcomeError{DataSource: w.Unit.DataSource, Cause: cause, Log: w.unwritten}
 	}
-	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
+	return w.Undecided(cause, w.unwritten)
 }
 
-func pending(d *InFlight, cause error) *listener.PendingError {
-	return &listener.PendingError{EntryID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause}
+// Pending is the answer for a unit in the log.
+func (w *InFlight) Pending(cause error) *listener.PendingError {
+	return &listener.PendingError{EntryID: w.Unit.Decides(), DataSource: w.Unit.DataSource, Cause: cause}
 }
 
-// inDoubt is the answer for a unit that may or may not have an entry; cause is the last attempt's
-// error, nil before the first.
-func inDoubt(d *InFlight, cause error) *listener.UnknownOutcomeError {
-	return &listener.UnknownOutcomeError{EntryID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
+// Undecided is Pending if log, the log's error, leaves no doubt that there is an entry. cause is
+// the last attempt's error, nil before the first.
+func (w *InFlight) Undecided(cause, log error) error {
+	if errors.Is(log, txlog.ErrInDoubt) {
+		return w.mayBeThere(cause, log)
+	}
+	return w.Pending(cause)
+}
+
+// mayBeThere is the answer for a unit that may or may not have an entry.
+func (w *InFlight) mayBeThere(cause, log error) *listener.UnknownOutcomeError {
+	return &listener.UnknownOutcomeError{EntryID: w.Unit.Decides(), DataSource: w.Unit.DataSource, Cause: cause, Log: log}
+}
+
+// notAccepted ends a unit before its first attempt, because of the log's error err. nil means that
+// the lease is over.
+func (w *InFlight) notAccepted(err error) error {
+	switch {
+	case err == nil:
+		w.take(leave)
+		return w.Pending(txlog.ErrLeaseLost)
+	case errors.Is(err, txlog.ErrInDoubt): // if the entry was written, its lease runs out and the job delivers it
+		w.take(leave)
+		return w.mayBeThere(nil, err)
+	}
+	w.take(finish)
+	if errors.Is(err, txlog.ErrUnstorable) {
+		return attempt.Certain(fmt.Errorf("bed: the write was not sent, the transaction log can never take it: %w", err), dialect.Refused)
+	}
+	return &listener.NotLoggedError{DataSource: w.Unit.DataSource, Cause: err}
 }

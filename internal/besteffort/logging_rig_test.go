@@ -119,7 +119,7 @@ func aWrite(l Logging, first func() attempt.Outcome) *InFlight {
 	id := txlog.NewID()
 	return &InFlight{
 		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-		Attempts: funcs{first: first}, Logging: l,
+		Attempts: funcs{first: first}, Policy: Policy{Logging: l},
 	}
 }
 

@@ -319,7 +319,7 @@ func TestReceiptWithoutEntryIsErasedOnceUnneeded(t *testing.T) {
 			if (erased == 1) != c.erase {
 				t.Errorf("%d receipts were erased", erased)
 			}
-			if n := e.cfg.Unlogged.Load(); (n == 1) != (c.l == LogAlongside && c.first.Err == nil) {
+			if n := e.Unlogged.Load(); (n == 1) != (c.l == LogAlongside && c.first.Err == nil) {
 				t.Errorf("%d writes were counted as applied without their entry", n)
 			}
 		})

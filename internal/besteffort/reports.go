@@ -18,46 +18,54 @@ type reports struct {
 }
 
 // follow begins to follow a unit for the current listeners, from the start of its logging.
-func (r *reports) follow(ctx context.Context, d *InFlight) {
-	d.Unit.TraceParent = r.cfg.Bus.TraceParent(ctx)
-	d.begun, d.listening = time.Now(), r.cfg.Bus.Listening()
+func (r *reports) follow(ctx context.Context, w *InFlight) {
+	w.Unit.TraceParent = r.cfg.Bus.TraceParent(ctx)
+	r.listen(w)
+}
+
+// listen has the current listeners hear of the unit from now on.
+func (r *reports) listen(w *InFlight) {
+	if r.cfg.Bus.Listening() {
+		w.heard = &heard{begun: time.Now()}
+	}
 }
 
 // tried publishes the last attempt.
-func (r *reports) tried(d *InFlight, begun time.Time) {
+func (r *reports) tried(w *InFlight, begun time.Time) {
 	t := listener.ExecuteSuccess
-	if d.Outcome.Err != nil {
+	if w.Outcome.Err != nil {
 		t = listener.ExecuteFailure
 	}
-	ev := d.Outcome.Event(t, d.origin(), d.Unit)
+	ev := w.Outcome.Event(t, w.origin(), w.Unit)
 	ev.Took = ev.Time.Sub(begun)
-	d.attempts = append(d.attempts, listener.Attempt{Origin: ev.Origin, Began: begun, Took: ev.Took, Err: ev.Err, Class: ev.Class})
+	w.heard.attempts = append(w.heard.attempts, listener.Attempt{Origin: ev.Origin, Began: begun, Took: ev.Took, Err: ev.Err, Class: ev.Class})
 	r.cfg.Bus.Publish(ev)
 }
 
 // answered publishes the caller's answer to a write.
-func (r *reports) answered(d *InFlight, err error) {
-	u, now := d.Unit, time.Now()
+func (r *reports) answered(w *InFlight, err error) {
+	u, now := w.Unit, time.Now()
 	r.cfg.Bus.Publish(listener.Event{
-		Type: listener.Answered, Origin: d.origin(), Time: now,
+		Type: listener.Answered, Origin: w.origin(), Time: now,
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
-		Took: now.Sub(d.begun), LogTook: d.logTook, Attempts: d.attempts,
-		Err: err, Class: d.Outcome.Class, Assumed: d.Outcome.Assumed, Found: d.Outcome.Found,
+		Took: now.Sub(w.heard.begun), LogTook: w.heard.logTook, Attempts: w.heard.attempts,
+		Err: err, Class: w.Outcome.Class, Assumed: w.Outcome.Assumed, Found: w.Outcome.Found,
 	})
 }
 
 // unclassified reports an error on none of the dialect's lists.
-func (r *reports) unclassified(d *InFlight) {
+func (r *reports) unclassified(w *InFlight) {
 	if r.cfg.Unclassified != nil {
 		r.cfg.Unclassified.Add(1)
 	}
-	r.warn(d.Unit, r.cfg.Dialect.Describe(d.Outcome.Err), "bed: the database gave an error that bed does not know; the write is tried again. Please report its number")
+	r.warn(w.Unit, r.cfg.Dialect.Describe(w.Outcome.Err), "bed: the database gave an error that bed does not know; the write is tried again. Please report its number")
 }
 
-func (r *reports) parked(d *InFlight) {
-	r.logger(d.Unit).WithField("error", r.cfg.Dialect.Describe(d.Outcome.Err)).Warn("bed: the write is parked")
-	if d.listening {
-		r.cfg.Bus.Publish(d.Outcome.Event(listener.Parked, d.origin(), d.Unit))
+// Parked reports that a unit was left for an operator.
+func (d *Deliverer) Parked(w *InFlight) {
+	d.reports.logger(w.Unit).WithField("error", d.Dialect.Describe(w.Outcome.Err)).Warn("bed: the write is parked")
+	if w.heard != nil {
+		d.Bus.Publish(w.Outcome.Event(listener.Parked, w.origin(), w.Unit))
 	}
 }
 

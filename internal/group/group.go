@@ -1,4 +1,6 @@
-package besteffort
+// Package group ends groups of units that are delivered together: a refused group leaves the log,
+// a compensable one is completed or compensated.
+package group
 
 import (
 	"cmp"
@@ -8,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/removal"
@@ -17,11 +20,11 @@ import (
 
 // Group is a compensable group at its end: Deliver has answered for each of the units for End.
 type Group struct {
-	Deliverer *Deliverer
+	Deliverer *besteffort.Deliverer
 	// Compensation is the InFlight of the compensation.
-	Compensation *InFlight
-	// Parts are the units that went to Deliver, Held.
-	Parts []*InFlight
+	Compensation *besteffort.InFlight
+	// Parts are the units that went to DeliverLogged, with HoldSettled.
+	Parts []*besteffort.InFlight
 	// Open means that other units are not known to be delivered.
 	Open bool
 	// Compensating means that others have found the group being compensated.
@@ -41,22 +44,22 @@ type Group struct {
 // Otherwise the answers of the parts count, and the job goes on. After a crash at any point the
 // job can go on from the compensation, the receipts, and the remaining entries.
 func (g *Group) End(ctx context.Context) (whole bool, err error) {
-	e := g.Deliverer
+	d := g.Deliverer
 	defer func() {
-		for _, d := range append(g.Parts, g.Compensation) {
-			d.lease.Release()
+		for _, w := range append(g.Parts, g.Compensation) {
+			w.Lease().Release()
 		}
 	}()
 	var refused []error
 	open, compensating := g.Open, g.Compensating
-	for _, d := range g.Parts {
+	for _, w := range g.Parts {
 		switch {
-		case !d.held:
+		case !w.Held():
 			open = true
-		case d.Outcome.Voided: // the group is being compensated
+		case w.Outcome.Voided: // the group is being compensated
 			compensating = true
-		case d.Outcome.Err != nil:
-			refused = append(refused, fmt.Errorf("%s: %w", d.Unit.DataSource, d.Outcome.Err))
+		case w.Outcome.Err != nil:
+			refused = append(refused, fmt.Errorf("%s: %w", w.Unit.DataSource, w.Outcome.Err))
 		}
 	}
 	switch {
@@ -64,20 +67,19 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 		return true, g.compensate(ctx, errors.Join(refused...))
 	case open:
 		reached := "" // a job reviews the compensation there: others may be out of reach
-		for _, d := range g.Parts {
-			if d.held {
-				reached = d.Unit.DataSource
-				e.remove(ctx, d)
-				d.lease = nil // the removal's, which may go on behind the call
+		for _, w := range g.Parts {
+			if w.Held() {
+				reached = w.Unit.DataSource
+				d.Remove(ctx, w)
 			}
 		}
 		switch v := (txlog.Verdict{DataSource: reached}); {
-		case g.Compensation.lease != nil:
-			_ = e.release(ctx, g.Compensation, v)
+		case g.Compensation.Lease() != nil:
+			_ = d.Release(ctx, g.Compensation, v)
 		case reached != "": // nobody has leased it, unless a job is looking at it
-			own, cancel := e.cfg.own(ctx)
+			own, cancel := d.Own(ctx)
 			defer cancel()
-			_ = e.cfg.Storage.Release(own, g.Compensation.Unit, v)
+			_ = d.Storage.Release(own, g.Compensation.Unit, v)
 		}
 		return false, nil
 	}
@@ -85,27 +87,27 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 	case errors.Is(err, txlog.ErrCompensated):
 		return true, g.compensate(ctx, nil)
 	case err != nil:
-		return true, pending(g.Compensation, fmt.Errorf("all of it is delivered, which the log did not confirm: %w", logged(err)))
+		return true, g.Compensation.Pending(fmt.Errorf("all of it is delivered, which the log did not confirm: %w", logged(err)))
 	}
 	return true, nil
 }
 
 // complete removes the entries of a delivered group, the compensation last.
 func (g *Group) complete(ctx context.Context) error {
-	e := g.Deliverer
-	ctx, cancel := e.cfg.own(ctx)
+	d := g.Deliverer
+	ctx, cancel := d.Own(ctx)
 	defer cancel()
 	units := make([]*txlog.Unit, len(g.Parts))
-	for i, d := range g.Parts {
-		d.lease.Refresh()
-		units[i] = d.Unit
+	for i, w := range g.Parts {
+		w.Lease().Refresh()
+		units[i] = w.Unit
 	}
 	if len(units) > 0 {
-		if err := e.cfg.Storage.Remove(ctx, units...); err != nil && !errors.Is(err, txlog.ErrLeaseLost) {
+		if err := d.Storage.Remove(ctx, units...); err != nil && !errors.Is(err, txlog.ErrLeaseLost) {
 			return err
 		}
 	}
-	g.Compensation.lease.Refresh()
+	g.Compensation.Lease().Refresh()
 	return g.completed(ctx)
 }
 
@@ -114,7 +116,7 @@ func (g *Group) complete(ctx context.Context) error {
 // receipt was rolled back to a savepoint.
 func (g *Group) completed(ctx context.Context) error {
 	k := g.Compensation.Unit
-	err := g.Deliverer.cfg.Storage.Complete(ctx, k)
+	err := g.Deliverer.Storage.Complete(ctx, k)
 	if !errors.Is(err, txlog.ErrNotFound) {
 		return err
 	}
@@ -148,15 +150,15 @@ func logged(err error) error {
 // compensate starts the compensation of the group because of cause, and compensates the applied parts. A
 // nil cause means that others have started it.
 func (g *Group) compensate(ctx context.Context, cause error) error {
-	e := g.Deliverer
+	d := g.Deliverer
 	text := "a part of it can no longer be delivered"
 	if cause != nil {
 		text = cause.Error()
 	}
-	own, cancel := e.cfg.own(ctx)
+	own, cancel := d.Own(ctx)
 	defer cancel()
 	id := g.Compensation.Unit.ID
-	k, err := e.cfg.Storage.Compensate(own, id, e.cfg.Lease, text)
+	k, err := d.Storage.Compensate(own, id, d.Lease, text)
 	if errors.Is(err, txlog.ErrNotFound) {
 		if err = g.completed(own); err == nil {
 			return nil // the job was faster, and it was not refused then
@@ -165,54 +167,54 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 		}
 	}
 	if err != nil {
-		p := pending(g.Compensation, fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrCompensated), logged(err)))
+		p := g.Compensation.Pending(fmt.Errorf("%w; the group is to be compensated: %w", cmp.Or(cause, txlog.ErrCompensated), logged(err)))
 		p.Compensating = errors.Is(err, txlog.ErrLeased)
 		return p
 	}
 	if cause == nil {
 		cause = errors.New(k.Undo.Cause)
 	}
-	d := &InFlight{Unit: k, lease: e.leases.Keep(k), logged: true}
-	defer d.lease.Release()
+	w := d.Resume(k)
+	defer w.Lease().Release()
 	for _, i := range k.Undo.Order() {
 		part := k.Part(i)
-		d.Outcome = g.undo(ctx, d, part)
-		switch out := &d.Outcome; {
+		w.Outcome = g.undo(ctx, w, part)
+		switch out := &w.Outcome; {
 		case out.Err == nil && !out.Voided && !out.Found && len(part.Statements) == 0:
 			g.Kept = append(g.Kept, part.DataSource)
 			fallthrough
 		case out.Err == nil:
 			continue
 		}
-		p := pending(d, fmt.Errorf("%w; it is to be compensated at %s: %w", cause, part.DataSource, d.Outcome.Err))
+		p := w.Pending(fmt.Errorf("%w; it is to be compensated at %s: %w", cause, part.DataSource, w.Outcome.Err))
 		p.DataSource, p.Compensating = part.DataSource, true
-		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: d.Outcome.Maybe(), Err: d.Outcome.Err.Error(), Park: d.Outcome.Class == dialect.Refused || d.Outcome.Class == dialect.Duplicate}
-		if err := e.release(ctx, d, v); err == nil && v.Park {
+		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: w.Outcome.Maybe(), Err: w.Outcome.Err.Error(), Park: w.Outcome.Class == dialect.Refused || w.Outcome.Class == dialect.Duplicate}
+		if err := d.Release(ctx, w, v); err == nil && v.Park {
 			p.Parked = true
-			e.reports.parked(d)
+			d.Parked(w)
 		}
 		return p
 	}
-	e.Removals.Now(ctx, &removal.Unit{Entry: k, Lease: d.lease})
+	d.Removals.Now(ctx, &removal.Unit{Entry: k, Lease: w.Lease()})
 	return g.compensated(ctx, k, cause)
 }
 
 // undo tries to undo a part until it is undone, refused, or its retries are used up.
-func (g *Group) undo(ctx context.Context, d *InFlight, part *txlog.Unit) (out attempt.Outcome) {
-	e := g.Deliverer
-	retries, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
+func (g *Group) undo(ctx context.Context, w *besteffort.InFlight, part *txlog.Unit) (out attempt.Outcome) {
+	d := g.Deliverer
+	retries, cancel := context.WithTimeout(ctx, d.RetryTimeout)
 	defer cancel()
-	pause := e.cfg.pause(e.cfg.RetryMax)
-	for tries := 0; tries <= e.cfg.SyncMaxDeliveryTryTimes; {
-		bounded, cancel := e.bounded(ctx, d)
+	pause := d.Pause(d.RetryMax)
+	for tries := 0; tries <= d.SyncMaxDeliveryTryTimes; {
+		bounded, cancel := d.Bounded(ctx, w)
 		out = g.Undo(bounded, part)
 		cancel()
-		d.Tries++
+		w.Tries++
 		if !out.OnReceipt {
 			tries++
 		}
-		if out.Err == nil || out.Class == dialect.Refused || out.Class == dialect.Duplicate || lacksRights(out.Err) ||
-			!jitter.Sleep(retries, pause.NextBackOff()) || d.lease.Lost() {
+		if out.Err == nil || out.Class == dialect.Refused || out.Class == dialect.Duplicate || besteffort.LacksRights(out.Err) ||
+			!jitter.Sleep(retries, pause.NextBackOff()) || w.Lease().Lost() {
 			break
 		}
 		ctx = retries
@@ -222,7 +224,7 @@ func (g *Group) undo(ctx context.Context, d *InFlight, part *txlog.Unit) (out at
 
 // found reports whether the receipt of a part is there.
 func (g *Group) found(ctx context.Context, part *txlog.Unit) bool {
-	ctx, cancel := g.Deliverer.cfg.own(ctx)
+	ctx, cancel := g.Deliverer.Own(ctx)
 	defer cancel()
 	return g.Look(ctx, part).Found
 }
@@ -230,7 +232,7 @@ func (g *Group) found(ctx context.Context, part *txlog.Unit) bool {
 // compensated is the answer for a group that was compensated, here or by others.
 func (g *Group) compensated(ctx context.Context, k *txlog.Unit, cause error) error {
 	for i, p := range k.Undo.Parts {
-		applied := func(d *InFlight) bool { return d.Unit.ID == p.Unit && d.held && d.Outcome.Err == nil }
+		applied := func(w *besteffort.InFlight) bool { return w.Unit.ID == p.Unit && w.Held() && w.Outcome.Err == nil }
 		part := k.Part(i)
 		if len(part.Statements) == 0 && (slices.ContainsFunc(g.Parts, applied) || g.found(ctx, part)) {
 			g.Kept = append(g.Kept, p.DataSource)

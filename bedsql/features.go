@@ -1,0 +1,64 @@
+package bedsql
+
+import (
+	"context"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/order"
+)
+
+// features are what few contexts ask for. A write under a context without them enters no file that
+// serves them.
+type features struct {
+	// undo means that the writes are recorded as compensations of the parts of a soft transaction.
+	undo bool
+	key  *IdempotencyKey
+	// order is their order key, if they are ordered.
+	order   string
+	ordered bool
+	// own is set for bed's own statements, which write an entry in that transaction of WithTx.
+	own *home
+	// id is the message's, and its entry's.
+	id string
+}
+
+// asked attends to a statement of bed's own, and to a compensation. done is false if the statement
+// goes on.
+func (c *Conn) asked(ctx context.Context, under scope, s statement) (r attempt.Reply, err error, done bool) {
+	if under.own != nil {
+		r, err = c.runOwn(ctx, under.own, s)
+		return r, err, true
+	}
+	if under.undo {
+		err = undoes(under.soft, under, c, s)
+	}
+	return r, err, err != nil
+}
+
+// submit is Conn.submit for a write with features.
+func (under scope) submit(ctx context.Context, c *Conn, s statement) (r attempt.Reply, err error) {
+	to := deliverer(c.c.deliverer)
+	if under.ordered {
+		turn := inTurn{Turn: order.Turn{Deliverer: c.c.deliverer, Wait: c.c.cfg.OrderWait}}
+		if turn.key, err = orderKey(c.c, under); err != nil {
+			return r, err
+		}
+		to = turn
+	}
+	if under.key != nil {
+		return under.key.submit(ctx, c, under, s, to)
+	}
+	return c.submit(ctx, under, s, to)
+}
+
+// exactlyOnce reports whether a write in s leaves a receipt.
+func (s scope) exactlyOnce(cfg *Config) bool {
+	if s.id != "" { // a message
+		return false
+	}
+	g := cfg.Guarantee
+	if s.withGuarantee {
+		g = s.guarantee
+	}
+	return g == ExactlyOnce || s.key != nil || s.ordered
+}
