@@ -105,29 +105,17 @@ func (d *Deliverer) Deliver(ctx context.Context, w *InFlight) error {
 	return d.Answer(w, d.logTryRemove(ctx, w))
 }
 
-// Answer counts and publishes the caller's answer.
-func (d *Deliverer) Answer(w *InFlight, err error) error {
-	d.count(w, err)
-	if w.heard != nil {
-		d.reports.answered(w, err)
-	}
-	return err
-}
-
-// logTryRemove is the protocol: it writes the entry, runs the unit, and removes the
-// entry; or retries, decides, or leaves the entry to the job or an operator.
+// logTryRemove is the protocol: it writes the entry, unless Log has done so, runs the unit, and
+// removes the entry; or retries, decides, or leaves the entry to the job or an operator.
 func (d *Deliverer) logTryRemove(ctx context.Context, w *InFlight) error {
-	if errs := d.log(ctx, w); errs != nil {
-		return errs[0]
+	if w.state == fresh {
+		if errs := d.log(ctx, w); errs != nil {
+			return errs[0]
+		}
+		if w.state == logged {
+			w.lease = d.leases.Keep(w.Unit)
+		}
 	}
-	if w.state == logged {
-		w.lease = d.leases.Keep(w.Unit)
-	}
-	return d.tryRemove(ctx, w)
-}
-
-// tryRemove is logTryRemove without its first step.
-func (d *Deliverer) tryRemove(ctx context.Context, w *InFlight) error {
 	defer func() {
 		if w.state != held {
 			w.lease.Release() // if a driver panicked, the job takes over when the lease has run out
@@ -141,7 +129,6 @@ func (d *Deliverer) tryRemove(ctx context.Context, w *InFlight) error {
 func (d *Deliverer) conclude(ctx context.Context, w *InFlight) (err error) {
 	switch out := w.Outcome; {
 	case w.state == unlogged:
-		w.take(finish)
 		return LeftOpen(w.Unit.DataSource, out, w.unwritten)
 	case out.Err == nil:
 	case w.final():
@@ -201,7 +188,9 @@ func (d *Deliverer) log(ctx context.Context, ws ...*InFlight) (errs []error) {
 		w.take(accept)
 		// The entry may come back after its removal, as if an attempt were still on its way.
 		// The receipt then decides the outcome of the unit.
-		w.doubtIf(w.Unit.AddRepeated && w.Unit.Receipt != "")
+		if w.Unit.AddRepeated && w.Unit.Receipt != "" {
+			w.doubtIf(true)
+		}
 	}
 	return nil
 }
@@ -290,23 +279,24 @@ func (d *Deliverer) Remove(ctx context.Context, w *InFlight) {
 	}
 }
 
-// count counts the outcome of a write for the console's activity. It includes writes delivered or
-// refused without an entry under LogOnFailure. It omits ErrNotLogged, ErrUnknownOutcome and writes
-// under RunUnlogged.
-func (d *Deliverer) count(w *InFlight, err error) {
-	outcome := journal.AtOnce
+// Answer publishes the caller's answer, and counts it for the console's activity. That includes
+// writes delivered or refused without an entry under LogOnFailure. It omits ErrNotLogged,
+// ErrUnknownOutcome and writes under RunUnlogged.
+func (d *Deliverer) Answer(w *InFlight, err error) error {
+	outcome, counts := journal.AtOnce, d.tally != nil && w.state != unlogged
 	switch {
-	case d.tally == nil || w.state == unlogged:
-		return
-	case err != nil:
-		var counts bool
-		if outcome, counts = outcomes[listener.Event{Err: err}.Outcome()]; !counts {
-			return
-		}
+	case err != nil && counts:
+		outcome, counts = outcomes[listener.Event{Err: err}.Outcome()]
 	case w.Tries > 1:
 		outcome = journal.SyncRetry
 	}
-	d.tally.Count(outcome, 1)
+	if counts {
+		d.tally.Count(outcome, 1)
+	}
+	if w.heard != nil {
+		d.reports.answered(w, err)
+	}
+	return err
 }
 
 var outcomes = map[string]journal.Outcome{"pending": journal.Pending, "parked": journal.Parked, "refused": journal.Refused}

@@ -76,7 +76,7 @@ func (d *Deliverer) DeliverLogged(ctx context.Context, w *InFlight) error {
 		w.lease.Release()
 		return d.Answer(w, w.Leave(txlog.ErrLeaseLost))
 	}
-	err := d.tryRemove(ctx, w)
+	err := d.logTryRemove(ctx, w)
 	if w.Held() && w.Ending == HoldRefused {
 		return err
 	}

@@ -12,7 +12,7 @@ const (
 	logging
 	// logged: its entry exists, and this call owns it.
 	logged
-	// unlogged: it runs without an entry.
+	// unlogged: it runs without an entry, and that is all. No one counts it.
 	unlogged
 	// held: delivered or refused. Its entry and its lease wait for its decorator's decision.
 	held
@@ -54,7 +54,7 @@ var (
 	// leave gives the unit up: its entry, if it exists, is for others.
 	leave = step{handedOver, []state{logging, logged, held}}
 	// finish settles the unit here.
-	finish = step{done, []state{fresh, logging, logged, unlogged, held}}
+	finish = step{done, []state{fresh, logging, logged, held}}
 )
 
 // course is a unit's state and doubt.

@@ -1,8 +1,12 @@
 package besteffort
 
 import (
+	"errors"
 	"slices"
 	"testing"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/txlog"
 )
 
 // The steps as docs/architecture.md draws them.
@@ -16,7 +20,7 @@ var drawn = map[string]struct {
 	"hold":      {hold, ways(logged)},
 	"resume":    {resume, ways(held)},
 	"leave":     {leave, ways(logging, logged, held)},
-	"finish":    {finish, ways(fresh, logging, logged, unlogged, held)},
+	"finish":    {finish, ways(fresh, logging, logged, held)},
 }
 
 func ways(from ...state) map[state]bool {
@@ -60,7 +64,7 @@ func TestEveryStateIsReachedAndHasAnEnd(t *testing.T) {
 				reached = append(reached, s.to)
 			}
 		}
-		if final := reached[i] == handedOver || reached[i] == done; ends != final {
+		if final := reached[i] == unlogged || reached[i] == handedOver || reached[i] == done; ends != final {
 			t.Errorf("state %d is an end: %v, want %v", reached[i], ends, final)
 		}
 	}
@@ -88,5 +92,18 @@ func TestOnlyTheReceiptEndsADoubt(t *testing.T) {
 		if s.do(); c.doubt != s.want {
 			t.Errorf("the doubt is %d, want %d", c.doubt, s.want)
 		}
+	}
+}
+
+// Answer counts every other state.
+func TestUnloggedWriteStaysUnlogged(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]attempt.Outcome{"applied": {}, "refused": refusal, "maybe": maybe} {
+		d := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog}, func(c *Config) { c.RunUnlogged = true })
+		w := aWrite(LogBefore, takes(0, first))
+		if err := d.Deliver(t.Context(), w); !errors.Is(err, first.Err) || w.state != unlogged {
+			t.Errorf("%s: the caller gets %v, in state %d", name, err, w.state)
+		}
+		d.Close(t.Context())
 	}
 }
