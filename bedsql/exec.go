@@ -135,7 +135,9 @@ type receiptOf struct {
 
 // Void implements besteffort.Receipt.
 func (r receiptOf) Void(ctx context.Context) attempt.Outcome {
-	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return r.of.void(ctx, conn, r.unit) })
+	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
+		return r.of.attempt(ctx, conn, r.unit, func() attempt.Outcome { return attempt.Void(ctx, r.of.dialect, conn, r.unit, r.of.receipts) })
+	})
 }
 
 // MarkReported implements besteffort.Receipt.

@@ -141,11 +141,6 @@ func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit)
 	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) })
 }
 
-// void decides a unit by its receipt.
-func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
-	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Void(ctx, c.dialect, conn, u, c.receipts) })
-}
-
 var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts was not looked for before the transaction; " +
 	"begin the transaction by BeginTx under the guarantee of its writes")
 
