@@ -310,6 +310,9 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(own), undoTimeout)
 	defer cancel()
 	_, uerr := h.tx.ExecContext(undo, rollbackTo+"group")
+	if uerr == nil {
+		_, uerr = h.tx.ExecContext(undo, releaseGroup)
+	}
 	h.mu.Lock()
 	h.keepFirst(before)
 	h.mu.Unlock()
@@ -317,7 +320,6 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 		h.distrust()
 		return fmt.Errorf("%w; roll back, the writes before it could not be undone: %w", err, uerr)
 	}
-	_, _ = h.tx.ExecContext(undo, releaseGroup)
 	return err
 }
 

@@ -164,10 +164,14 @@ func (w *visitor) guarded(ctx context.Context, guard bool, f func() error) error
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
 	defer cancel()
-	if _, uerr := w.tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT bed_home"); uerr != nil {
+	_, uerr := w.tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT bed_home")
+	if uerr == nil {
+		// Its error may say that the server has rolled everything back.
+		_, uerr = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
+	}
+	if uerr != nil {
 		return fmt.Errorf("%w; roll back, the entry could not be undone: %w", err, uerr)
 	}
-	_, _ = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
 	return err
 }
 

@@ -373,12 +373,31 @@ func (w *world) finish(look func()) (ended bool) {
 			}
 		})
 		w.rest()
+		w.timeOut()
 		look()
 		if len(w.running) == 0 && len(w.n.inFlight) == 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// timeOut ends the sessions with an open transaction that nobody will end, as a server's
+// wait_timeout does. A bare driver puts a connection back into its pool after any answer to COMMIT.
+func (w *world) timeOut() {
+	for _, a := range w.apps {
+		if slices.ContainsFunc(slices.Collect(maps.Values(w.running)), func(r *actor) bool { return r.process == a.process }) {
+			continue
+		}
+		w.n.do(func() {
+			for _, c := range a.conns {
+				if c.s.open && !slices.ContainsFunc(w.n.inFlight, func(m *message) bool { return m.conn == c }) {
+					w.say("the server ends an idle session of an application")
+					c.breaks()
+				}
+			}
+		})
+	}
 }
 
 func (w *world) end() {
