@@ -130,19 +130,18 @@ func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
 	if a.over != nil {
 		return *a.over
 	}
-	type answer struct {
-		found *attempt.Found
-		place string
-	}
-	d, receipts := a.target.Dialect, attempt.Receipts{Schema: a.target.ReceiptSchema}
-	got, err := ask(ctx, &a.line, func(ctx context.Context, conn driver.Conn) (got answer, err error) {
-		got.found, err = attempt.FindReceipt(ctx, d, conn, receipts, u.Receipt)
-		if err == nil && got.found == nil && u.Place != "" {
-			got.place, err = attempt.ReceiptPlace(ctx, d, conn, receipts)
+	d := a.target.Dialect
+	found, err := ask(ctx, &a.line, func(ctx context.Context, conn driver.Conn) (*attempt.Found, error) {
+		found, err := attempt.FindReceipt(ctx, d, conn, attempt.Receipts{Schema: a.target.ReceiptSchema}, u.Receipt)
+		if err == nil && found == nil {
+			err = target.SamePlace(ctx, &a.target, conn, u)
 		}
-		return got, err
+		return found, err
 	})
+	var elsewhere *target.ElsewhereError
 	switch {
+	case a.conn != nil && errors.As(err, &elsewhere):
+		return Judgement{CannotTell, elsewhere.Why}
 	case err != nil && a.conn != nil:
 		return Judgement{CannotTell, "its receipt cannot be read: " + err.Error()}
 	case err != nil && d.Class(err).Answered():
@@ -151,15 +150,13 @@ func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
 	case err != nil:
 		a.over = &Judgement{Unreachable, err.Error()}
 		return *a.over
-	case got.found == nil && got.place != u.Place:
-		return Judgement{CannotTell, target.OtherPlace(u.Place, got.place).Why}
-	case got.found == nil && u.Leased:
+	case found == nil && u.Leased:
 		return Judgement{NotApplied, running}
-	case got.found == nil:
+	case found == nil:
 		return Judgement{NotApplied, ""}
-	case !got.found.Of(u):
+	case !found.Of(u):
 		return Judgement{CannotTell, "another request was applied under its idempotency key"}
-	case got.found.Void:
+	case found.Void:
 		return Judgement{NeverApplied, ""}
 	default:
 		return Judgement{Applied, ""}

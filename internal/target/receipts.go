@@ -144,25 +144,20 @@ func (s *Source) checkSchema(ctx context.Context, conn driver.Conn) error {
 func (s *Source) locate(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
 	certain := u.Fingerprint != ""
 	place := s.Known(certain)
-	if place == nil && u.Place != "" { // compared before a table is created
-		found, err := attempt.ReceiptPlace(ctx, s.Dialect, conn, s.Receipts)
+	if place == nil {
+		err := SamePlace(ctx, &s.Target, conn, u) // before a table is created
 		if err == nil {
-			err = s.compare(u, found)
+			place, err = s.Find(ctx, conn, certain)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if place == nil {
-		var err error
-		if place, err = s.Find(ctx, conn, certain); err != nil {
-			return err
-		}
-	}
-	if u.Place != "" {
-		return s.compare(u, place.Name)
-	}
-	if place.Name == "" || u.Undo != nil { // of a part whose place was never known nothing is applied
+	switch {
+	case u.Place != "" && u.Place != place.Name:
+		s.place.Store(nil) // an operator may act
+		return OtherPlace(u.Place, place.Name)
+	case u.Place == place.Name, u.Undo != nil: // of a part whose place was never known nothing is applied
 		return nil
 	}
 	if err := s.Log.Locate(ctx, u, place.Name, u.Session); err != nil {
@@ -171,13 +166,17 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *txlog.Unit) er
 	return nil
 }
 
-// compare returns an ElsewhereError if u's receipt is not in the place found.
-func (s *Source) compare(u *txlog.Unit, found string) error {
-	if u.Place == found || found == "" && s.LogTimeout > 0 {
+// SamePlace returns an ElsewhereError if conn, in a session of t, does not find the place of u's
+// receipt.
+func SamePlace(ctx context.Context, t *delivery.Target, conn driver.Conn, u *txlog.Unit) error {
+	if u.Place == "" {
 		return nil
 	}
-	s.place.Store(nil) // an operator may act
-	return OtherPlace(u.Place, found)
+	place, err := attempt.ReceiptPlace(ctx, t.Dialect, conn, attempt.Receipts{Schema: t.ReceiptSchema})
+	if err == nil && place != u.Place {
+		err = OtherPlace(u.Place, place)
+	}
+	return err
 }
 
 // Reached says how far Attempt came.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -37,28 +36,22 @@ func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets 
 func elsewhere(ctx context.Context, t *delivery.Target, u *txlog.Unit) (why *target.ElsewhereError) {
 	err := target.SameAccount(t, u)
 	if err == nil && (u.Settings != t.Settings || u.Session != "" || u.Place != "") {
-		var in delivery.Target
-		if in, err = target.In(*t, u); err == nil {
-			err = meets(ctx, &in, u)
-		}
+		err = opens(ctx, *t, u)
 	}
 	errors.As(err, &why)
 	return why
 }
 
-// meets returns an error if a session of t does not find the place of u's receipt.
-func meets(ctx context.Context, t *delivery.Target, u *txlog.Unit) error {
-	conn, _, err := target.Dial(ctx, t)
+// opens returns an error if t has no session for u.
+func opens(ctx context.Context, t delivery.Target, u *txlog.Unit) error {
+	t, err := target.In(t, u)
+	if err != nil {
+		return err
+	}
+	conn, _, err := target.Dial(ctx, &t)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if u.Place == "" {
-		return nil
-	}
-	place, err := attempt.ReceiptPlace(ctx, t.Dialect, conn, attempt.Receipts{Schema: t.ReceiptSchema})
-	if err == nil && place != u.Place {
-		err = target.OtherPlace(u.Place, place)
-	}
-	return err
+	return target.SamePlace(ctx, &t, conn, u)
 }
