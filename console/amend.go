@@ -14,7 +14,7 @@ const maxAmendment = 16 << 20
 
 // askAmend asks for the new text of a statement. said is the previous answer, problem why it was
 // not accepted.
-func (s forms) askAmend(r *http.Request, p person, said field, problem *failure) (any, error) {
+func (s *site) askAmend(r *http.Request, p person, said field, problem *failure) (any, error) {
 	d, err := s.entry(r, p, false)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func statementOf(said field) (int, error) {
 }
 
 // askAmendAll asks for the new text of all counted entries. typed may hold it already.
-func (s forms) askAmendAll(r *http.Request, p person, sel *ops.Selection, typed url.Values, v *askPage) error {
+func (s *site) askAmendAll(r *http.Request, p person, sel *ops.Selection, typed url.Values, v *askPage) error {
 	l := languageOf(r)
 	v.Meaning = l.t("One text is put in the place of the old one, in all of these entries; the audit keeps the old one. The first of them is tried: if it is refused, nothing is changed. They stay parked: retry them afterwards. What may be applied is left as it is.")
 	switch {

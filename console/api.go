@@ -7,7 +7,7 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-func (s api) overviewCall(r *http.Request, _ person) (any, error) {
+func (s *site) overviewCall(r *http.Request, _ person) (any, error) {
 	q, err := queryOf(r, "hours")
 	if err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func (s api) overviewCall(r *http.Request, _ person) (any, error) {
 	return s.store().Overview(r.Context(), ops.OverviewOptions{Hours: int(min(hours, 168))})
 }
 
-func (s api) entriesCall(r *http.Request, p person) (any, error) {
+func (s *site) entriesCall(r *http.Request, p person) (any, error) {
 	q, err := queryOf(r, append([]string{"after", "limit", "order"}, filterNames...)...)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ type countAnswer struct {
 	Until string `json:"until,omitempty"`
 }
 
-func (s api) countCall(r *http.Request, p person) (any, error) {
+func (s *site) countCall(r *http.Request, p person) (any, error) {
 	f, err := filterCall(r, p)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (s api) countCall(r *http.Request, p person) (any, error) {
 	return countAnswer{Count: n}, err
 }
 
-func (s api) kindsCall(r *http.Request, p person) (any, error) {
+func (s *site) kindsCall(r *http.Request, p person) (any, error) {
 	f, err := filterCall(r, p)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (s api) kindsCall(r *http.Request, p person) (any, error) {
 	return s.store().Kinds(r.Context(), f)
 }
 
-func (s api) entryCall(r *http.Request, p person) (any, error) {
+func (s *site) entryCall(r *http.Request, p person) (any, error) {
 	if _, err := queryOf(r, "reveal"); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func trialOf(t *ops.Trial) trialAnswer {
 	return a
 }
 
-func (s api) auditCall(r *http.Request, p person) (any, error) {
+func (s *site) auditCall(r *http.Request, p person) (any, error) {
 	q, err := queryOf(r, "after", "limit", "reveal")
 	if err != nil {
 		return nil, err

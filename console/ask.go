@@ -60,7 +60,7 @@ func ask(l *language, a ops.Action, what string) askPage {
 	}
 }
 
-func (s forms) askEntryPage(r *http.Request, p person) (any, error) {
+func (s *site) askEntryPage(r *http.Request, p person) (any, error) {
 	a, err := actionOf(r, append([]ops.Action{ops.Amend, ops.Skip}, onEntries...))
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (s forms) askEntryPage(r *http.Request, p person) (any, error) {
 }
 
 // askCompensatePage asks about the group of a soft transaction.
-func (s forms) askCompensatePage(r *http.Request, _ person) (any, error) {
+func (s *site) askCompensatePage(r *http.Request, _ person) (any, error) {
 	id, err := idOf(r)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (s forms) askCompensatePage(r *http.Request, _ person) (any, error) {
 	return v, nil
 }
 
-func (s forms) askBulkPage(r *http.Request, p person) (any, error) {
+func (s *site) askBulkPage(r *http.Request, p person) (any, error) {
 	a, err := actionOf(r, append([]ops.Action{ops.Amend}, onEntries...))
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (s forms) askBulkPage(r *http.Request, p person) (any, error) {
 
 // askBulk counts the current matches of the filter and asks. problem is why the previous answer was
 // not accepted.
-func (s forms) askBulk(r *http.Request, p person, a ops.Action, q url.Values, problem *failure) (any, error) {
+func (s *site) askBulk(r *http.Request, p person, a ops.Action, q url.Values, problem *failure) (any, error) {
 	typed := q
 	if a == ops.Amend {
 		q = filterQuery(q)
@@ -172,7 +172,7 @@ func (s forms) askBulk(r *http.Request, p person, a ops.Action, q url.Values, pr
 	return v, nil
 }
 
-func (s forms) askSourcePage(r *http.Request, _ person) (any, error) {
+func (s *site) askSourcePage(r *http.Request, _ person) (any, error) {
 	a, err := actionOf(r, onSources)
 	if err != nil {
 		return nil, err

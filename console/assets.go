@@ -30,7 +30,7 @@ var version = func() string {
 	return hex.EncodeToString(sum.Sum(nil))[:12]
 }()
 
-func (s service) asset(r *http.Request, _ person) (any, error) {
+func (s *site) asset(r *http.Request, _ person) (any, error) {
 	name := "assets/" + r.PathValue("file")
 	kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".LICENSE": "text/plain; charset=utf-8"}[path.Ext(name)]
 	b, err := files.ReadFile(name)
@@ -46,7 +46,7 @@ func (s service) asset(r *http.Request, _ person) (any, error) {
 	}), nil
 }
 
-func (s service) openapi(*http.Request, person) (any, error) {
+func (s *site) openapi(*http.Request, person) (any, error) {
 	b, err := files.ReadFile("openapi.json")
 	return json.RawMessage(b), err
 }

@@ -96,7 +96,7 @@ func filterQuery(q url.Values) url.Values {
 	return only
 }
 
-func (s pages) entriesPage(r *http.Request, p person) (any, error) {
+func (s *site) entriesPage(r *http.Request, p person) (any, error) {
 	q := r.URL.Query()
 	f, err := filterOf(q.Get, p)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s pages) entriesPage(r *http.Request, p person) (any, error) {
 
 // listed is a page of the list, with the start of the previous page, if any. The list comes after
 // page.After, or before an id if that is not empty.
-func (s pages) listed(ctx context.Context, f ops.Filter, page ops.Page, before string) (list *ops.Entries, previous string, err error) {
+func (s *site) listed(ctx context.Context, f ops.Filter, page ops.Page, before string) (list *ops.Entries, previous string, err error) {
 	if before == "" {
 		if list, err = s.store().Entries(ctx, f, page); err == nil && page.After != "" && len(list.Entries) > 0 {
 			previous = list.Entries[0].ID
@@ -197,7 +197,7 @@ func (s pages) listed(ctx context.Context, f ops.Filter, page ops.Page, before s
 }
 
 // sources are the names of the data sources, and one more.
-func (s pages) sources(ctx context.Context, chosen string) (names []string, err error) {
+func (s *site) sources(ctx context.Context, chosen string) (names []string, err error) {
 	o, err := s.store().Overview(ctx, ops.OverviewOptions{Cap: 1})
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (s pages) sources(ctx context.Context, chosen string) (names []string, err 
 }
 
 // progress describes the current state of the entries retried by an audit record.
-func (s pages) progress(ctx context.Context, l *language, id string) (string, error) {
+func (s *site) progress(ctx context.Context, l *language, id string) (string, error) {
 	r, err := s.record(ctx, id)
 	var did ops.Bulk
 	if err != nil || r.Action != ops.Retry || json.Unmarshal([]byte(r.What), &did) != nil || len(did.IDs) == 0 {
@@ -224,7 +224,7 @@ func (s pages) progress(ctx context.Context, l *language, id string) (string, er
 }
 
 // nextPage leads to the next entry of a kind of error, else to the remaining entries.
-func (s pages) nextPage(r *http.Request, p person) (any, error) {
+func (s *site) nextPage(r *http.Request, p person) (any, error) {
 	id, err := idOf(r)
 	if err != nil {
 		return nil, err
@@ -278,7 +278,7 @@ func (k *known) last(f ops.Filter) *ops.Kinds {
 }
 
 // kinds groups the errors of f's entries. After wait, it returns the previous result for f, or nil.
-func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (*ops.Kinds, error) {
+func (s *site) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (*ops.Kinds, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	kinds, err := s.store().Kinds(bounded, f)
@@ -300,7 +300,7 @@ type auditView struct {
 	Reveal   string
 }
 
-func (s pages) auditPage(r *http.Request, p person) (any, error) {
+func (s *site) auditPage(r *http.Request, p person) (any, error) {
 	page, err := pageOf(r.URL.Query(), htmlPage)
 	if err != nil {
 		return nil, err

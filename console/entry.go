@@ -45,7 +45,7 @@ func (v entryView) URL(action string) string {
 	return v.base + "/entries/" + url.PathEscape(v.D.ID) + "/" + action
 }
 
-func (s pages) viewOf(l *language, d *ops.Detail) entryView {
+func (s *site) viewOf(l *language, d *ops.Detail) entryView {
 	v := entryView{D: d, NextText: l.t(ops.NextTexts[d.NextIs]), NextAt: d.NextIs == ops.NextLease || d.NextIs == ops.NextLater, Live: !d.Revealed, base: s.cfg.BasePath}
 	for i, s := range d.Statements {
 		if d.Unit != nil && !d.Revealed { // everybody sees the types, as on the command line, but no value
@@ -57,7 +57,7 @@ func (s pages) viewOf(l *language, d *ops.Detail) entryView {
 }
 
 // entryPage shows the entry, values: with its values.
-func (s pages) entryPage(values bool) func(*http.Request, person) (any, error) {
+func (s *site) entryPage(values bool) func(*http.Request, person) (any, error) {
 	return func(r *http.Request, p person) (any, error) {
 		d, err := s.entry(r, p, values)
 		if err != nil {

@@ -152,7 +152,7 @@ func (e *events) sum(ctx context.Context) [32]byte {
 
 // stream sends live updates as server-sent events. They only announce a change: the page then loads
 // the news itself, with its own rights.
-func (s service) stream(_ *http.Request, p person) (any, error) {
+func (s *site) stream(_ *http.Request, p person) (any, error) {
 	l, leave, ok := s.events.listen(p.Name)
 	if !ok {
 		return nil, &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}

@@ -55,7 +55,7 @@ type logFigures struct {
 	Overview *ops.Overview `json:"overview"`
 }
 
-func (s index) figures(ctx context.Context) []logFigures {
+func (s *site) figures(ctx context.Context) []logFigures {
 	return each(s.logs, func(one *site) logFigures {
 		o, _ := one.overview(ctx)
 		return logFigures{one.name, o}
@@ -70,7 +70,7 @@ type logView struct {
 	totals
 }
 
-func (s index) page(r *http.Request, _ person) (any, error) {
+func (s *site) indexPage(r *http.Request, _ person) (any, error) {
 	var logs []logView
 	for i, f := range s.figures(r.Context()) {
 		v := logView{Name: f.Name, URL: s.logs[i].cfg.BasePath, Down: f.Overview == nil}
@@ -82,7 +82,7 @@ func (s index) page(r *http.Request, _ person) (any, error) {
 	return logs, nil
 }
 
-func (s index) call(r *http.Request, _ person) (any, error) {
+func (s *site) indexCall(r *http.Request, _ person) (any, error) {
 	if _, err := queryOf(r); err != nil {
 		return nil, err
 	}

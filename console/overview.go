@@ -74,7 +74,7 @@ const usualMinutes = 6 * 60
 // kindsOnOverview is how many kinds of errors the overview shows.
 const kindsOnOverview = 5
 
-func (s pages) overviewPage(r *http.Request, _ person) (any, error) {
+func (s *site) overviewPage(r *http.Request, _ person) (any, error) {
 	minutes := usualMinutes
 	for _, h := range ranges {
 		if q := r.URL.Query(); q.Get("minutes") == strconv.Itoa(h.minutes) || q.Get("hours") == strconv.Itoa(h.minutes/60) && h.minutes >= 60 {

@@ -41,60 +41,59 @@ const maxBody = 64 << 10
 
 // routes are all routes of a log's site.
 func routes(s *site) []route {
-	show, ask, call := pages{s}, forms{s}, api{s}
 	return append(services(s), []route{
-		{method: "GET", path: "/{$}", role: Read, do: show.overviewPage},
-		{method: "GET", path: "/entries", role: Read, do: show.entriesPage},
-		{method: "GET", path: "/entries/{id}", role: Read, do: show.entryPage(false)},
-		{method: "GET", path: "/entries/{id}/next", role: Read, do: show.nextPage},
-		{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: show.entryPage(true)},
+		{method: "GET", path: "/{$}", role: Read, do: s.overviewPage},
+		{method: "GET", path: "/entries", role: Read, do: s.entriesPage},
+		{method: "GET", path: "/entries/{id}", role: Read, do: s.entryPage(false)},
+		{method: "GET", path: "/entries/{id}/next", role: Read, do: s.nextPage},
+		{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: s.entryPage(true)},
 		{method: "POST", path: "/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
-		{method: "GET", path: "/entries/{id}/{action}", role: Read, do: ask.askEntryPage},
+		{method: "GET", path: "/entries/{id}/{action}", role: Read, do: s.askEntryPage},
 		{method: "POST", path: "/entries/{id}/{action}", role: Operate, do: s.act},
-		{method: "GET", path: "/transactions/{id}/compensate", role: Read, do: ask.askCompensatePage},
+		{method: "GET", path: "/transactions/{id}/compensate", role: Read, do: s.askCompensatePage},
 		{method: "POST", path: "/transactions/{id}/compensate", role: Operate, do: s.compensate},
-		{method: "GET", path: "/bulk/{action}", role: Read, do: ask.askBulkPage},
+		{method: "GET", path: "/bulk/{action}", role: Read, do: s.askBulkPage},
 		{method: "POST", path: "/bulk/amend", role: Reveal, body: maxAmendment, do: s.bulk},
 		{method: "POST", path: "/bulk/{action}", role: Operate, do: s.bulk},
-		{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: ask.askSourcePage},
+		{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: s.askSourcePage},
 		{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: s.control},
-		{method: "GET", path: "/audit", role: Read, reveals: true, do: show.auditPage},
+		{method: "GET", path: "/audit", role: Read, reveals: true, do: s.auditPage},
 
-		{method: "GET", path: "/api/v1/overview", role: Read, do: call.overviewCall},
-		{method: "GET", path: "/api/v1/entries", role: Read, do: call.entriesCall},
-		{method: "GET", path: "/api/v1/entries/count", role: Read, do: call.countCall},
-		{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: call.kindsCall},
-		{method: "GET", path: "/api/v1/entries/{id}", role: Read, reveals: true, do: call.entryCall},
+		{method: "GET", path: "/api/v1/overview", role: Read, do: s.overviewCall},
+		{method: "GET", path: "/api/v1/entries", role: Read, do: s.entriesCall},
+		{method: "GET", path: "/api/v1/entries/count", role: Read, do: s.countCall},
+		{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: s.kindsCall},
+		{method: "GET", path: "/api/v1/entries/{id}", role: Read, reveals: true, do: s.entryCall},
 		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, body: maxAmendment, do: s.bulk},
 		{method: "POST", path: "/api/v1/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
 		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: s.act},
 		{method: "POST", path: "/api/v1/transactions/{id}/compensate", role: Operate, do: s.compensate},
 		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, do: s.control},
-		{method: "GET", path: "/api/v1/audit", role: Read, reveals: true, do: call.auditCall},
+		{method: "GET", path: "/api/v1/audit", role: Read, reveals: true, do: s.auditCall},
 	}...)
 }
 
 // indexRoutes are all routes of the index of several logs.
 func indexRoutes(s *site) []route {
 	return append(services(s), []route{
-		{method: "GET", path: "/{$}", noLog: true, role: Read, do: index{s}.page},
-		{method: "GET", path: "/api/v1/logs", noLog: true, role: Read, do: index{s}.call},
+		{method: "GET", path: "/{$}", noLog: true, role: Read, do: s.indexPage},
+		{method: "GET", path: "/api/v1/logs", noLog: true, role: Read, do: s.indexCall},
 	}...)
 }
 
 // services are the routes of every site.
 func services(s *site) []route {
-	serve, metricsRole := service{s}, Read
+	metricsRole := Read
 	if s.cfg.OpenMetrics {
 		metricsRole = 0
 	}
 	return []route{
-		{method: "GET", path: "/healthz", noLog: true, do: serve.healthz},
-		{method: "GET", path: "/readyz", noLog: true, do: serve.readyz},
-		{method: "GET", path: "/metrics", noLog: true, role: metricsRole, do: serve.metrics},
-		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: serve.asset},
-		{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: serve.stream},
-		{method: "GET", path: "/api/v1/openapi.json", noLog: true, role: Read, do: serve.openapi},
+		{method: "GET", path: "/healthz", noLog: true, do: s.healthz},
+		{method: "GET", path: "/readyz", noLog: true, do: s.readyz},
+		{method: "GET", path: "/metrics", noLog: true, role: metricsRole, do: s.metrics},
+		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: s.asset},
+		{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: s.stream},
+		{method: "GET", path: "/api/v1/openapi.json", noLog: true, role: Read, do: s.openapi},
 	}
 }
 

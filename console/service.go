@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-func (s service) healthz(*http.Request, person) (any, error) {
+func (s *site) healthz(*http.Request, person) (any, error) {
 	return plain(http.StatusOK, "ok"), nil
 }
 
 // readyWithin is how long /readyz waits for the log.
 const readyWithin = 5 * time.Second
 
-func (s service) readyz(r *http.Request, _ person) (any, error) {
+func (s *site) readyz(r *http.Request, _ person) (any, error) {
 	if reachable(r.Context(), s.ping, readyWithin) {
 		return plain(http.StatusOK, "ok"), nil
 	}
@@ -34,7 +34,7 @@ func reachable(ctx context.Context, ping func(context.Context) error, within tim
 	}
 }
 
-func (s service) metrics(*http.Request, person) (any, error) {
+func (s *site) metrics(*http.Request, person) (any, error) {
 	if s.cfg.Metrics == nil {
 		return nil, errNoPage
 	}

@@ -69,16 +69,6 @@ func (s *site) overview(ctx context.Context) (*ops.Overview, error) {
 	return store.Overview(ctx, ops.OverviewOptions{})
 }
 
-// The handlers by kind: pages show, forms ask before an action, api is for programs, service is for
-// processes and for pages' own needs, index is for several logs.
-type (
-	pages   struct{ *site }
-	forms   struct{ *site }
-	api     struct{ *site }
-	service struct{ *site }
-	index   struct{ *site }
-)
-
 // entry loads the entry in the path, with its values if values is set.
 func (s *site) entry(r *http.Request, p person, values bool) (*ops.Detail, error) {
 	id, err := idOf(r)
@@ -204,7 +194,7 @@ func (s *site) amend(r *http.Request, p person) (any, error) {
 		return amended, err
 	}
 	if f := failureOf(err); err != nil && f.status < 500 && f.status != http.StatusNotFound {
-		return forms{s}.askAmend(r, p, said, f)
+		return s.askAmend(r, p, said, f)
 	}
 	return s.afterwards(r, p, done{Action: ops.Amend, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }
@@ -235,7 +225,7 @@ func (s *site) try(r *http.Request, id string, by ops.By) (any, error) {
 		return nil, err
 	}
 	l := languageOf(r)
-	v := pages{s}.viewOf(l, d)
+	v := s.viewOf(l, d)
 	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
 	return v, nil
 }
@@ -267,7 +257,7 @@ func (s *site) bulk(r *http.Request, p person) (any, error) {
 	}
 	by, err := p.by(a, said("reason"))
 	if a == ops.Amend && !isAPI(r) && err != nil {
-		return forms{s}.askBulk(r, p, a, r.PostForm, failureOf(err))
+		return s.askBulk(r, p, a, r.PostForm, failureOf(err))
 	}
 	if err != nil {
 		return nil, err
@@ -278,7 +268,7 @@ func (s *site) bulk(r *http.Request, p person) (any, error) {
 	}
 	sel, err := s.selected(r.Context(), f, said)
 	if failed := (*failure)(nil); !isAPI(r) && errors.As(err, &failed) {
-		return forms{s}.askBulk(r, p, a, r.PostForm, failed)
+		return s.askBulk(r, p, a, r.PostForm, failed)
 	}
 	if err != nil {
 		return nil, err
@@ -305,7 +295,7 @@ func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said fiel
 	did, err := s.store().AmendAll(r.Context(), sel, to, by, dry)
 	s.events.changed()
 	if f := failureOf(err); err != nil && !isAPI(r) && f.status < 500 {
-		return forms{s}.askBulk(r, p, ops.Amend, r.PostForm, f)
+		return s.askBulk(r, p, ops.Amend, r.PostForm, f)
 	}
 	if err != nil {
 		return nil, err
@@ -316,7 +306,7 @@ func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said fiel
 		if did.Trial != nil {
 			f = &failure{status: http.StatusOK, text: "Nothing was changed. The first one, as it will be:", detail: trialText(l, did.Trial) + " " + did.Trial.Error}
 		}
-		return forms{s}.askBulk(r, p, ops.Amend, r.PostForm, f)
+		return s.askBulk(r, p, ops.Amend, r.PostForm, f)
 	}
 	d := amendedAll{done: done{ops.Amend, len(did.Changed), did.Gone, did.Left}, Kept: did.Kept, Statement: did.Statement, Kind: did.Kind, Tried: did.Tried, Untried: did.Untried}
 	if did.Trial != nil {

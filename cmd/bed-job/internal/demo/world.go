@@ -158,8 +158,6 @@ func openWrapped(dsn string, cfg bedsql.Config) (*sql.DB, error) {
 	return sql.OpenDB(connector), nil
 }
 
-func (w *world) banks() []*bank { return []*bank{w.alice, w.bob} }
-
 // enter writes one side of a transfer.
 func (b *bank) enter(ctx context.Context, transfer string, amount int) error {
 	_, err := b.wrapped.ExecContext(ctx, insertEntry, transfer, b.owner, amount)

@@ -46,8 +46,8 @@ func (p *patient) account(ctx context.Context) {
 		}
 	}
 	if slices.Sort(may); len(may) > 0 {
-		p.x.warn(fmt.Sprintf("%s: the account may do far more than a delivery needs (%s), and so may whoever writes to transaction_log: give the job an account with SELECT, INSERT, UPDATE and DELETE on its tables",
-			p.where, list(slices.Compact(may))))
+		p.x.add(&p.x.report.Warnings, "%s: the account may do far more than a delivery needs (%s), and so may whoever writes to transaction_log: give the job an account with SELECT, INSERT, UPDATE and DELETE on its tables",
+			p.where, list(slices.Compact(may)))
 	}
 }
 
@@ -58,9 +58,9 @@ func (p *patient) hidden(ctx context.Context) {
 	switch {
 	case err == nil:
 	case is("ON")(p, p.vars["event_scheduler"]):
-		p.x.unseen(which, p.where, errorOf(err))
+		p.x.add(&p.x.report.Unseen, which, p.where, errorOf(err))
 	case p.isLog:
-		p.x.note(fmt.Sprintf(which, p.where, "the event scheduler is off, so that none runs now"))
+		p.x.add(&p.x.report.Notes, which, p.where, "the event scheduler is off, so that none runs now")
 	}
 }
 
@@ -94,7 +94,7 @@ func (p *patient) published(ctx context.Context) {
 		p.find("publication", what+", which the first exactly-once write makes", remedy)
 		return
 	}
-	p.x.warn(p.where + ": " + what + ": " + remedy)
+	p.x.add(&p.x.report.Warnings, "%s: %s: %s", p.where, what, remedy)
 }
 
 // empty reports a target without any table: as a rule it is the wrong database.

@@ -17,7 +17,7 @@ func lookAtBroker(p *patient) {
 			map[string]string{"kafka": "add tls=true to the DSN", "amqp": "use amqps://", "nats": "use tls://"}[scheme])
 	}
 	if p.Driver == "nats" {
-		p.x.note(p.where + ": by default JetStream confirms a message before it is on disk (sync_interval is two minutes), and a power failure loses it: set sync_interval: always, or have replicas that do not fail together")
+		p.x.add(&p.x.report.Notes, "%s: by default JetStream confirms a message before it is on disk (sync_interval is two minutes), and a power failure loses it: set sync_interval: always, or have replicas that do not fail together", p.where)
 	}
 }
 

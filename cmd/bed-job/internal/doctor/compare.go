@@ -187,7 +187,7 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 	names, err := st.DataSources(ctx)
 	units, lerr := st.List(ctx, txlog.Filter{Limit: 1000})
 	if err = cmp.Or(err, lerr); err != nil {
-		x.unseen("the log: its entries cannot be read: %s", errorOf(err))
+		x.add(&x.report.Unseen, "the log: its entries cannot be read: %s", errorOf(err))
 		return
 	}
 	for _, name := range names {

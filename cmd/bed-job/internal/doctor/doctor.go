@@ -137,28 +137,11 @@ func (x *examination) find(where, check, what, remedy string) {
 	x.report.Findings = append(x.report.Findings, Finding{where, check, x.Redact(what), x.Redact(remedy)})
 }
 
-func (x *examination) unseen(format string, args ...any) {
+// add adds a text to a list of the report.
+func (x *examination) add(to *[]string, format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.report.Unseen = append(x.report.Unseen, x.Redact(fmt.Sprintf(format, args...)))
-}
-
-func (x *examination) warn(text string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.report.Warnings = append(x.report.Warnings, x.Redact(text))
-}
-
-func (x *examination) checked(text string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.report.Checked = append(x.report.Checked, x.Redact(text))
-}
-
-func (x *examination) note(text string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.report.Notes = append(x.report.Notes, x.Redact(text))
+	*to = append(*to, x.Redact(fmt.Sprintf(format, args...)))
 }
 
 // rarely is how long between two rounds is too long.
@@ -193,7 +176,7 @@ func (x *examination) configuration() {
 				"make the key in targetDataSource and bedDataSource the same, or remove bedDataSource from the job's DSN")
 		}
 	}
-	x.checked("the configuration: data sources, schedule, delays, leases and retentions")
+	x.add(&x.report.Checked, "the configuration: data sources, schedule, delays, leases and retentions")
 	if gap := job.LongestPause(x.Now()); gap > rarely {
 		x.find(where, "cron", fmt.Sprintf("between two rounds of the job up to %v pass (cron %q): a write that its caller got back as pending waits as long", gap.Round(time.Minute), job.Cron),
 			"set jobConfig.cron to seconds or minutes; the default is every 5 s")
@@ -264,7 +247,7 @@ func (p *patient) examine(ctx context.Context) {
 	if p.isLog {
 		looked += ", identity, entries"
 	}
-	p.x.checked(p.where + ": " + looked)
+	p.x.add(&p.x.report.Checked, "%s: %s", p.where, looked)
 }
 
 // open connects, or reports why it cannot.
@@ -348,7 +331,7 @@ func (p *patient) readVars(ctx context.Context, query string) bool {
 		p.out = true
 		p.unreachable(err)
 	case err != nil:
-		p.x.unseen("%s: its settings cannot be read: %s", p.where, errorOf(err))
+		p.x.add(&p.x.report.Unseen, "%s: its settings cannot be read: %s", p.where, errorOf(err))
 	}
 	if p.vars == nil {
 		p.vars = map[string]string{}

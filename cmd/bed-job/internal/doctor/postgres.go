@@ -48,7 +48,7 @@ func lookAtPooler(ctx context.Context, p *patient) {
 	_ = tx.Rollback()
 	conn, _, err := target.Dial(ctx, &p.Target)
 	if err != nil {
-		p.x.unseen("%s: cannot open a second connection: %s", p.where, errorOf(err))
+		p.x.add(&p.x.report.Unseen, "%s: cannot open a second connection: %s", p.where, errorOf(err))
 		return
 	}
 	defer func() { _ = conn.Close() }()

@@ -72,7 +72,7 @@ func (p *patient) definition(ctx context.Context, t tables.Table, name string) {
 	f := p.Target.Dialect.Flavor
 	found, err := tables.Place{Flavor: f, Schema: p.Target.ReceiptSchema}.Read(ctx, p.db, t.Name)
 	if err != nil {
-		p.x.unseen("%s: the definition of %s cannot be read: %s", p.where, name, errorOf(err))
+		p.x.add(&p.x.report.Unseen, "%s: the definition of %s cannot be read: %s", p.where, name, errorOf(err))
 		return
 	}
 	p.columns(f, t, name, found)
