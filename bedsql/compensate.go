@@ -128,6 +128,24 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 	return back, nil
 }
 
+// forceReceipts looks for the table of receipts, for a write under AtLeastOnce that needs it
+// because its group has a compensation.
+func (c *connector) forceReceipts(ctx context.Context) error {
+	if c.target.Known(false) != nil {
+		return nil
+	}
+	if err := leavesReceipts(c.dialect, c.target.DataSource); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	defer cancel()
+	err := c.locateAside(ctx, false)
+	if err != nil && c.needsReceipts(err) {
+		return err
+	}
+	return nil
+}
+
 // onPart calls f on a connection to the data source of a part, with the place of its receipt.
 func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(context.Context, *dialect.Dialect, driver.Conn, *txlog.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
 	i := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.c.target.DataSource == part.DataSource })

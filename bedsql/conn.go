@@ -137,7 +137,9 @@ func (c *Conn) IsValid() bool {
 
 // Close implements driver.Conn.
 func (c *Conn) Close() error {
-	c.tx.closed()
+	if c.tx != nil {
+		c.tx.closed()
+	}
 	if c.inner == nil {
 		return nil
 	}

@@ -112,6 +112,9 @@ func (x *execution) First(ctx context.Context) attempt.Outcome {
 		if x.unit.Session != c.session.Facts.Session && x.Logging != besteffort.LogAlongside {
 			x.unit.Session = "" // another's, and nothing was sent in it
 		}
+		if x.unit.Receipt == "" && x.unit.Session == c.session.Facts.Session {
+			return attempt.One(ctx, c.c.dialect, &c.session, x.call, x.rows, x.unit.InDoubt)
+		}
 		return x.attempt(ctx, &c.session, x.call)
 	})
 }

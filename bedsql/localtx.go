@@ -229,9 +229,18 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 }
 
-// closed tells that t was rolled back with its connection, unless its COMMIT said otherwise. t may
-// be nil.
+// closed tells that t was rolled back with its connection, unless its COMMIT said otherwise.
 func (t *localTx) closed() { t.tell(homeRolledBack, time.Time{}) }
+
+// pinned notes why the session of t is pinned. unseen means that t may be rolled back, or committed,
+// unseen.
+func (t *localTx) pinned(why string, unseen bool) {
+	if unseen {
+		t.home.distrust()
+	}
+	t.move(why)
+	t.revive()
+}
 
 // ends returns the Ends of the soft transactions that write entries in t.
 func (t *localTx) ends() (all []func(context.Context) error) {

@@ -29,12 +29,8 @@ const sessionState = "the session holds state that another connection would not 
 // pin makes writes on this connection run unlogged from now on. by is the statement that left
 // state behind in the session; it is empty if a reset may not end that state.
 func (c *Conn) pin(why, by string) {
-	if t := c.tx; t != nil {
-		if by == "" {
-			t.home.distrust() // it may be rolled back, or committed, unseen
-		}
-		t.move(why)
-		t.revive()
+	if c.tx != nil {
+		c.tx.pinned(why, by == "")
 	}
 	if c.pinned == "" || by == "" {
 		c.pinned, c.pinnedBy = why, by

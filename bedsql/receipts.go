@@ -105,24 +105,6 @@ func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
 	return place != nil
 }
 
-// forceReceipts looks for the table of receipts, for a write under AtLeastOnce that needs it
-// because its group has a compensation.
-func (c *connector) forceReceipts(ctx context.Context) error {
-	if c.target.Known(false) != nil {
-		return nil
-	}
-	if err := leavesReceipts(c.dialect, c.target.DataSource); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
-	defer cancel()
-	err := c.locateAside(ctx, false)
-	if err != nil && c.needsReceipts(err) {
-		return err
-	}
-	return nil
-}
-
 // receiptsIn returns the receipts for a local transaction. A session that has moved may find
 // another table of that name, or no table. known is false if the right place is not known.
 func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {

@@ -1,0 +1,16 @@
+package writepath
+
+// sharedFiles are the files of an INSERT that mention a feature, by the guarantee. The list may only
+// become shorter.
+var sharedFiles = map[string][]string{
+	"at-least-once": inTheLog,
+	"once": append([]string{
+		"internal/attempt/attempt.go", "internal/attempt/order.go", "internal/attempt/receipt.go", "internal/attempt/receipt_place.go",
+		"internal/target/receipts.go",
+	}, inTheLog...),
+}
+
+// inTheLog define what an entry is, with the fields and columns of the features.
+var inTheLog = []string{
+	"internal/removal/queue.go", "txlog/columns.go", "txlog/group.go", "txlog/order.go", "txlog/sql_write.go", "txlog/sqlstorage.go", "txlog/unit.go",
+}
