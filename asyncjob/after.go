@@ -9,6 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -28,7 +29,7 @@ func (u *claimed) waits() (r result, waits bool) {
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.Lease)
 	states, err := u.drain.job.storage.States(ctx, u.After...)
 	cancel()
-	verdict := txlog.Verdict{InDoubt: u.InDoubt}
+	verdict := entry.Verdict{InDoubt: u.InDoubt}
 	if err != nil {
 		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the state of the group's entries could not be read")
 		verdict.After = shortly

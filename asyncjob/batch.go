@@ -2,8 +2,8 @@ package asyncjob
 
 import (
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
 )
 
 // batch is the current work of one worker: units of different transactions.
@@ -30,7 +30,7 @@ func (b batch) deliver() {
 // them in doubt.
 func (b batch) join() bool {
 	d := b[0].drain
-	whole := &txlog.Unit{ID: b[0].ID, Settings: b[0].Settings, Session: b[0].Session}
+	whole := &entry.Unit{ID: b[0].ID, Settings: b[0].Settings, Session: b[0].Session}
 	for _, u := range b {
 		whole.Statements = append(whole.Statements, u.Statements...)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
@@ -56,7 +57,7 @@ func (r result) count(c *DataSourceReport) {
 
 // claimed is a unit that this job owns: the job makes one attempt and judges it.
 type claimed struct {
-	*txlog.Unit
+	*entry.Unit
 	drain *drain
 	lease *lease.Kept
 	// joined is set if it was delivered together with others.
@@ -72,7 +73,7 @@ type claimed struct {
 	// first is set for the first of the units that its worker took together.
 	first bool
 	// failed holds the failed attempts, for operators.
-	failed []txlog.Attempt
+	failed []journal.Attempt
 }
 
 // joins reports whether the unit can share a transaction: it is due for delivery now, and
@@ -110,7 +111,7 @@ func (u *claimed) end() {
 // attend decides what to do with the unit, and does it.
 func (u *claimed) attend() result {
 	d := u.drain
-	untouched := txlog.Verdict{InDoubt: u.InDoubt}
+	untouched := entry.Verdict{InDoubt: u.InDoubt}
 	switch {
 	case u.lease.Lost():
 		return u.leaseLost()
@@ -163,9 +164,9 @@ func (u *claimed) judge(a try) result {
 		return u.delivered(a.Outcome)
 	}
 	if !a.NoConn && !a.OnReceipt { // else it was not tried
-		u.failed = append(u.failed, txlog.Attempt{At: time.Now(), Origin: listener.AsyncJob.String(), Class: a.Class.String(), Err: a.Err.Error()})
+		u.failed = append(u.failed, journal.Attempt{At: time.Now(), Origin: listener.AsyncJob.String(), Class: a.Class.String(), Err: a.Err.Error()})
 	}
-	verdict := txlog.Verdict{InDoubt: u.InDoubt || a.Maybe(), Err: a.Err.Error()}
+	verdict := entry.Verdict{InDoubt: u.InDoubt || a.Maybe(), Err: a.Err.Error()}
 	if d.flight.Err() != nil && (!a.Class.Answered() || a.Class.Later()) {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
@@ -192,7 +193,7 @@ func (u *claimed) judge(a try) result {
 	case a.Reported:
 		return u.remove(a.Outcome)
 	case a.Voided:
-		verdict := txlog.Verdict{Err: a.Err.Error()}
+		verdict := entry.Verdict{Err: a.Err.Error()}
 		if u.NotReplayable != "" {
 			verdict.Err = fmt.Sprintf("its COMMIT did not happen and never will, and it must not be run again by the job (%s): "+
 				"the application has to do it anew", u.NotReplayable)
@@ -208,14 +209,14 @@ func (u *claimed) judge(a try) result {
 		if u.Group() {
 			return u.refusedPart(a)
 		}
-		return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, d.src.describe(a.Err))
+		return u.park(a.Outcome, entry.Verdict{InDoubt: u.InDoubt, CountTry: true}, d.src.describe(a.Err))
 	}
 	return u.retryLater(a, verdict)
 }
 
 // contended judges an attempt that met other transactions. The unit is not at fault: for a
 // day this does not count as a try.
-func (u *claimed) contended(a try, verdict txlog.Verdict) result {
+func (u *claimed) contended(a try, verdict entry.Verdict) result {
 	verdict.Contended = true
 	took := time.Duration(0)
 	if u.ContendedFrom > 0 {
@@ -231,7 +232,7 @@ func (u *claimed) contended(a try, verdict txlog.Verdict) result {
 }
 
 // retryLater judges an attempt that may succeed later.
-func (u *claimed) retryLater(a try, verdict txlog.Verdict) result {
+func (u *claimed) retryLater(a try, verdict entry.Verdict) result {
 	d, cfg := u.drain, &u.drain.job.cfg
 	said := d.src.describe(a.Err)
 	if a.late && !a.Class.Answered() {
@@ -280,7 +281,7 @@ func (u *claimed) look() (met attempt.Outcome) {
 }
 
 // lookAt looks up the receipt of a unit on src.
-func (u *claimed) lookAt(src *source, of *txlog.Unit) attempt.Outcome {
+func (u *claimed) lookAt(src *source, of *entry.Unit) attempt.Outcome {
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
 	defer cancel()
 	return src.look(ctx, of)
@@ -289,7 +290,7 @@ func (u *claimed) lookAt(src *source, of *txlog.Unit) attempt.Outcome {
 // park leaves the unit for an operator, unless its receipt proves its delivery. After a
 // failed lookup it does not alarm an operator yet. said is the reason for a log line,
 // without values of the application.
-func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) result {
+func (u *claimed) park(out attempt.Outcome, verdict entry.Verdict, said string) result {
 	if !out.Voided { // else its receipt says that it is not
 		switch met := u.look(); {
 		case met.Found:
@@ -344,17 +345,17 @@ func (u *claimed) block(cause error) result {
 	if met := u.look(); met.Found {
 		return u.delivered(met)
 	}
-	return u.pushBack(txlog.Verdict{
+	return u.pushBack(entry.Verdict{
 		InDoubt: u.InDoubt, After: u.drain.job.cfg.UnknownDataSourceDelay, Err: untilAnOperatorActs + cause.Error(),
 	})
 }
 
 // pushBack gives the unit back without a try.
-func (u *claimed) pushBack(verdict txlog.Verdict) result { return u.release(verdict, pushedBack) }
+func (u *claimed) pushBack(verdict entry.Verdict) result { return u.release(verdict, pushedBack) }
 
 // release gives the unit up with a verdict and returns the result as; lost if writing the
 // verdict failed for the duration of a lease.
-func (u *claimed) release(verdict txlog.Verdict, as kind) result {
+func (u *claimed) release(verdict entry.Verdict, as kind) result {
 	job := u.drain.job
 	verdict.Attempts = u.failed
 	u.drain.rested.Store(u.ID, true)

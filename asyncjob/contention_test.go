@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -192,7 +193,7 @@ func TestRoundTriesEachDueUnitOnce(t *testing.T) {
 	})
 }
 
-func lastUnit(t *testing.T, s txlog.Storage) (*txlog.Unit, int) {
+func lastUnit(t *testing.T, s txlog.Storage) (*entry.Unit, int) {
 	t.Helper()
 	all, err := s.List(t.Context(), txlog.Filter{})
 	must(t, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -242,10 +243,10 @@ func TestFailedAttemptsAndActivityAreRecorded(t *testing.T) {
 		for range 3 {
 			runOnce(t, job)
 		}
-		for u, want := range map[*txlog.Unit]string{bad: "async job retryable fake: busy", refused: "async job refused fake: no"} {
+		for u, want := range map[*entry.Unit]string{bad: "async job retryable fake: busy", refused: "async job refused fake: no"} {
 			all, err := store.Journal().ReadAttempts(t.Context(), u.ID, 10)
 			must(t, err)
-			if n := map[*txlog.Unit]int{bad: 3, refused: 1}[u]; len(all) != n {
+			if n := map[*entry.Unit]int{bad: 3, refused: 1}[u]; len(all) != n {
 				t.Fatalf("got %+v, want %d", all, n)
 			}
 			if got := fmt.Sprint(all[0].Origin, " ", all[0].Class, " ", all[0].Err); got != want {

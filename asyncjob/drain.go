@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/txlog"
@@ -226,21 +227,21 @@ func (d *drain) allowed(most int) (n int, paused bool, err error) {
 
 // claim claims units after one, as work chooses. It does not end with ctx: a late answer
 // would leave units claimed until their leases end.
-func (d *drain) claim(limit int, after *txlog.Unit, work *queue, stuck bool) (held []*claimed, p page, err error) {
+func (d *drain) claim(limit int, after *entry.Unit, work *queue, stuck bool) (held []*claimed, p page, err error) {
 	cfg := &d.job.cfg
 	ctx, cancel := context.WithTimeout(d.flight, cfg.Lease)
 	defer cancel()
 	began := time.Now()
-	units, err := d.job.storage.Claim(ctx, txlog.ClaimRequest{
+	units, err := d.job.storage.Claim(ctx, entry.ClaimRequest{
 		DataSource: d.name, Limit: limit, MinAge: max(cfg.MaxDeliveryTryDelay, 0), Lease: cfg.Lease, After: after,
-		Pick: func(due []*txlog.Unit) (picked []*txlog.Unit) {
+		Pick: func(due []*entry.Unit) (picked []*entry.Unit) {
 			chosen, left := work.choose(slices.DeleteFunc(d.own(due), (*claimed).rested), stuck)
 			for _, u := range chosen {
 				picked = append(picked, u.Unit)
 			}
 			p = page{full: len(due) == limit, left: left}
 			if last := due[len(due)-1]; len(chosen) < len(due) && !last.AtOnce {
-				p.last = &txlog.Unit{ID: last.ID, NextTry: last.NextTry}
+				p.last = &entry.Unit{ID: last.ID, NextTry: last.NextTry}
 			}
 			return picked
 		},
@@ -258,7 +259,7 @@ func (d *drain) claim(limit int, after *txlog.Unit, work *queue, stuck bool) (he
 }
 
 // own wraps units for this drain.
-func (d *drain) own(units []*txlog.Unit) []*claimed {
+func (d *drain) own(units []*entry.Unit) []*claimed {
 	all := make([]*claimed, len(units))
 	for i, u := range units {
 		all[i] = &claimed{Unit: u, drain: d}
@@ -309,7 +310,7 @@ func (d *drain) wentDown(err error) {
 }
 
 // try makes one attempt within Config.DeliveryTimeout.
-func (d *drain) try(u *txlog.Unit) try {
+func (d *drain) try(u *entry.Unit) try {
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
 	defer cancel()
 	begun := time.Now()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -21,11 +22,11 @@ func TestNextUnitsAreClaimedDuringDelivery(t *testing.T) {
 	cfg := brittle()
 	cfg.Concurrency, cfg.TransactionLogFetchDataCount = 4, 8
 	claims, again := 0, make(chan struct{})
-	store := &spy{Storage: mem, onClaim: func() ([]*txlog.Unit, error) {
+	store := &spy{Storage: mem, onClaim: func() ([]*entry.Unit, error) {
 		if claims++; claims == 2 {
 			close(again)
 		}
-		return mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 8, Lease: time.Minute})
+		return mem.Claim(context.Background(), entry.ClaimRequest{DataSource: "orders", Limit: 8, Lease: time.Minute})
 	}}
 	db := &fakeDB{onExec: func(context.Context, string) error {
 		wait(t, "the next claim", again)
@@ -45,11 +46,11 @@ func TestATransactionKeepsItsOrderAcrossClaims(t *testing.T) {
 			const transactions, each = 3, 40
 			var ids [transactions]string
 			for i := range ids {
-				ids[i] = txlog.NewID()
+				ids[i] = entry.NewID()
 			}
 			for n := range each {
 				for i, id := range ids {
-					add(t, store, "orders", fmt.Sprintf("%d/%02d", i, n), func(u *txlog.Unit) { u.TransactionID = id })
+					add(t, store, "orders", fmt.Sprintf("%d/%02d", i, n), func(u *entry.Unit) { u.TransactionID = id })
 				}
 			}
 			cfg := brittle()
@@ -84,7 +85,7 @@ type slowRemovals struct {
 	sizes []int
 }
 
-func (s *slowRemovals) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *slowRemovals) Remove(ctx context.Context, units ...*entry.Unit) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// At most these: a full batch, and one waiting for room.
@@ -205,7 +206,7 @@ func TestUnitsInDoubtAreNeverJoined(t *testing.T) {
 		t.Parallel()
 		store, db := newStore(t), &fakeDB{}
 		for n := range 40 {
-			add(t, store, "orders", fmt.Sprint("row ", n), func(u *txlog.Unit) { u.InDoubt = true })
+			add(t, store, "orders", fmt.Sprint("row ", n), func(u *entry.Unit) { u.InDoubt = true })
 		}
 		if r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, joining())); r.Delivered != 40 || db.commits != 0 {
 			t.Errorf("report %v, %d commits", r, db.commits)

@@ -10,6 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -51,7 +52,7 @@ const doubtful = "whether its group is delivered could not be asked of "
 
 // asksAgain decides whether to retry a failed receipt lookup on src. It retries once, and
 // never while src is unreachable. The unit is then pushed back with verdict.
-func (u *claimed) asksAgain(src *source, met attempt.Outcome) (verdict txlog.Verdict, again bool) {
+func (u *claimed) asksAgain(src *source, met attempt.Outcome) (verdict entry.Verdict, again bool) {
 	if !unasked(met) {
 		return verdict, false
 	}
@@ -78,7 +79,7 @@ func (u *claimed) review() result {
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.Lease)
 	states, err := u.drain.job.storage.States(ctx, ids...)
 	cancel()
-	verdict := txlog.Verdict{InDoubt: u.InDoubt, After: reviewEvery}
+	verdict := entry.Verdict{InDoubt: u.InDoubt, After: reviewEvery}
 	if err != nil {
 		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the state of the group's entries could not be read")
 		return u.pushBack(verdict)
@@ -121,7 +122,7 @@ func (u *claimed) review() result {
 // missing looks for the receipts of the parts whose entries are still in the log: a late
 // write to the log has brought them back, or their caller died before their removal. met is
 // the outcome for the first part without one; doubt and again come from asksAgain.
-func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlog.Verdict, again bool) {
+func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt entry.Verdict, again bool) {
 	met.Found = true
 	for i, s := range states {
 		if s == txlog.StateDelivered || s == txlog.StateUnknown {
@@ -152,7 +153,7 @@ func (u *claimed) compensate(cause, said string) (r result, started bool) {
 	case err != nil && !errors.Is(err, txlog.ErrLeased): // else it is running already
 		u.drain.notWritten("the compensation of group "+u.TransactionID, err)
 		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the compensation of the group could not be started in the log; the job tries again")
-		return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, After: shortly}), true
+		return u.pushBack(entry.Verdict{InDoubt: u.InDoubt, After: shortly}), true
 	}
 	u.logger().WithField("cause", said).Warn("the group's compensation starts")
 	if u.Undo != nil {
@@ -174,7 +175,7 @@ func (u *claimed) refusedPart(a try) result {
 	if r, started := u.compensate(a.Err.Error(), u.drain.src.describe(a.Err)); started {
 		return r
 	}
-	return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, u.drain.src.describe(a.Err))
+	return u.park(a.Outcome, entry.Verdict{InDoubt: u.InDoubt, CountTry: true}, u.drain.src.describe(a.Err))
 }
 
 // undo undoes the parts of a group on this data source, then moves the rest to its next one.
@@ -188,7 +189,7 @@ func (u *claimed) undo() result {
 			continue // it came from there
 		case to != d.name:
 			u.logger().WithField("next", to).Info("the group's part here is compensated")
-			return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, DataSource: to})
+			return u.pushBack(entry.Verdict{InDoubt: u.InDoubt, DataSource: to})
 		}
 		here = true
 		part := u.Part(n)
@@ -204,7 +205,7 @@ func (u *claimed) undo() result {
 	}
 	if !here {
 		err := fmt.Errorf("the group has no part in %s", d.name)
-		return u.park(attempt.Outcome{Err: err, Class: dialect.Refused}, txlog.Verdict{InDoubt: u.InDoubt}, err.Error())
+		return u.park(attempt.Outcome{Err: err, Class: dialect.Refused}, entry.Verdict{InDoubt: u.InDoubt}, err.Error())
 	}
 	u.logger().Info("the group is compensated")
 	return u.delivered(last)

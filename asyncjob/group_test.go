@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -42,20 +43,20 @@ func newGroupRig(t *testing.T, db testdb.DB) *groupRig {
 
 // add adds a due group: it inserts the rows 1 on orders and 2 on stock, and its compensation
 // deletes exactly these.
-func (r *groupRig) add(t *testing.T, change func(k *txlog.Unit, f []*txlog.Unit)) (k *txlog.Unit, f []*txlog.Unit) {
+func (r *groupRig) add(t *testing.T, change func(k *entry.Unit, f []*entry.Unit)) (k *entry.Unit, f []*entry.Unit) {
 	t.Helper()
-	id := txlog.NewID()
-	k = &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &txlog.Undo{}}
+	id := entry.NewID()
+	k = &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &entry.Undo{}}
 	for i, name := range []string{"orders", "stock"} {
-		u := &txlog.Unit{ID: txlog.NewID(), TransactionID: id, DataSource: name, Settings: r.target.Settings}
+		u := &entry.Unit{ID: entry.NewID(), TransactionID: id, DataSource: name, Settings: r.target.Settings}
 		u.Receipt = u.ID
 		if r.target.Dialect.Receipt != nil {
 			u.Receipt = r.target.Dialect.Receipt(u.ID)
 		}
-		u.Statements = []txlog.Statement{{SQL: fmt.Sprintf("INSERT INTO account (id, name) VALUES (%d, '%s')", i+1, name), Part: i + 1}}
+		u.Statements = []entry.Statement{{SQL: fmt.Sprintf("INSERT INTO account (id, name) VALUES (%d, '%s')", i+1, name), Part: i + 1}}
 		f = append(f, u)
-		k.Undo.Parts = append(k.Undo.Parts, txlog.Part{Unit: u.ID, Receipt: u.Receipt, DataSource: name, Settings: u.Settings})
-		k.Statements = append(k.Statements, txlog.Statement{SQL: fmt.Sprintf("DELETE FROM account WHERE id = %d", i+1), Required: txlog.Exactly(1), Part: i + 1})
+		k.Undo.Parts = append(k.Undo.Parts, entry.Part{Unit: u.ID, Receipt: u.Receipt, DataSource: name, Settings: u.Settings})
+		k.Statements = append(k.Statements, entry.Statement{SQL: fmt.Sprintf("DELETE FROM account WHERE id = %d", i+1), Required: entry.Exactly(1), Part: i + 1})
 	}
 	if change != nil {
 		change(k, f)
@@ -65,13 +66,13 @@ func (r *groupRig) add(t *testing.T, change func(k *txlog.Unit, f []*txlog.Unit)
 }
 
 // write adds due units.
-func (r *groupRig) write(t *testing.T, units ...*txlog.Unit) {
+func (r *groupRig) write(t *testing.T, units ...*entry.Unit) {
 	t.Helper()
 	if err := r.log.Add(t.Context(), time.Hour, units...); err != nil {
 		t.Fatal(err)
 	}
 	for _, u := range units {
-		if err := r.log.Release(t.Context(), u, txlog.Verdict{InDoubt: true}); err != nil {
+		if err := r.log.Release(t.Context(), u, entry.Verdict{InDoubt: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,7 +202,7 @@ func TestAGroupTurnsBackWhenItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, r *groupRig) {
 		delete(r.targets, "stock") // cannot be delivered to
-		k, f := r.add(t, func(k *txlog.Unit, f []*txlog.Unit) {
+		k, f := r.add(t, func(k *entry.Unit, f []*entry.Unit) {
 			for _, u := range append(f, k) {
 				u.CompensateAfter = time.Hour
 			}
@@ -247,11 +248,11 @@ func TestReceiptsOutliveTheWayBackOfTheirGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.log.Release(t.Context(), turned, txlog.Verdict{Park: true}); err != nil {
+		if err := r.log.Release(t.Context(), turned, entry.Verdict{Park: true}); err != nil {
 			t.Fatal(err)
 		}
-		add(t, r.log, "orders", "", func(u *txlog.Unit) { // so that there is a round
-			u.Settings, u.Statements = r.target.Settings, []txlog.Statement{{SQL: "INSERT INTO account (id, name) VALUES (7, 'x')"}}
+		add(t, r.log, "orders", "", func(u *entry.Unit) { // so that there is a round
+			u.Settings, u.Statements = r.target.Settings, []entry.Statement{{SQL: "INSERT INTO account (id, name) VALUES (7, 'x')"}}
 		})
 		old()
 		r.rounds(t, cfg, "a round was made", func() bool { return rows(t, r.pool, "id = 7") == 1 })
@@ -276,7 +277,7 @@ func TestAGroupThatComesBackAfterItWasUndoneIsNotDone(t *testing.T) {
 		r.rounds(t, quick(), "it is undone", r.empty(t))
 		r.wantVoid(t, k.ID)
 		for _, u := range append(f, k) {
-			u.Lease = txlog.Lease{}
+			u.Lease = entry.Lease{}
 		}
 		r.write(t, append(f, k)...)
 		r.rounds(t, quick(), "the log is empty", func() bool {
@@ -322,9 +323,9 @@ func TestAGroupThatComesBackAfterItsTimeIsNotUndone(t *testing.T) {
 		if err := r.log.Complete(t.Context(), k); err != nil {
 			t.Fatal(err)
 		}
-		for _, all := range [][]*txlog.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} { // the first is due first
+		for _, all := range [][]*entry.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} { // the first is due first
 			for _, u := range all {
-				u.Lease, u.CompensateAfter = txlog.Lease{}, time.Millisecond
+				u.Lease, u.CompensateAfter = entry.Lease{}, time.Millisecond
 			}
 			r.write(t, all...)
 			r.rounds(t, quick(), "the log is empty", func() bool {
@@ -354,9 +355,9 @@ func TestAGroupIsNotUndoneForAQuestionThatFailed(t *testing.T) {
 		proxy := testproxy.New(t, db.Addr())
 		through := realTarget(t, db.Via(proxy.Addr()))
 		r.targets = Targets{"orders": through, "stock": through}
-		for _, all := range [][]*txlog.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} {
+		for _, all := range [][]*entry.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} {
 			for _, u := range all {
-				u.Lease, u.CompensateAfter = txlog.Lease{}, time.Millisecond
+				u.Lease, u.CompensateAfter = entry.Lease{}, time.Millisecond
 			}
 			struck := proxy.CutBefore(testproxy.Text("FROM bed_receipt"))
 			r.write(t, all...)
@@ -387,7 +388,7 @@ func TestRefusedPartCompensatesItsGroupAfterAFailedLookup(t *testing.T) {
 		proxy := testproxy.New(t, db.Addr())
 		r.targets["stock"] = realTarget(t, db.Via(proxy.Addr()))
 		struck := proxy.CutBefore(testproxy.Text("SELECT void"))
-		r.add(t, func(_ *txlog.Unit, f []*txlog.Unit) {
+		r.add(t, func(_ *entry.Unit, f []*entry.Unit) {
 			f[1].Statements[0].SQL = "INSERT INTO account (id, no_such_column) VALUES (2, 'stock')"
 		})
 		r.rounds(t, quick(), "the log is empty", func() bool {
@@ -413,7 +414,7 @@ func TestAGroupTurnsThoughAPartCannotBeAskedFor(t *testing.T) {
 	t.Parallel()
 	for other := range 2 {
 		eachGroup(t, func(t *testing.T, r *groupRig) {
-			k, _ := r.add(t, func(k *txlog.Unit, f []*txlog.Unit) {
+			k, _ := r.add(t, func(k *entry.Unit, f []*entry.Unit) {
 				f[other].Account, k.Undo.Parts[other].Account = "another", "another"
 				f[other].CompensateAfter, k.CompensateAfter = time.Millisecond, time.Millisecond
 			})

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Deliveries waiting for locks delay only writes of their own data source: entries for others are
@@ -70,12 +70,12 @@ func TestBusyDataSourceDoesNotDelayOthers(t *testing.T) {
 		select {
 		case <-delivered:
 		default: // one comes for one that goes
-			id := txlog.NewID()
-			u := &txlog.Unit{ID: id, TransactionID: id, DataSource: "huge", Statements: []txlog.Statement{{SQL: fmt.Sprint(fakeDML, "row ", id)}}}
+			id := entry.NewID()
+			u := &entry.Unit{ID: id, TransactionID: id, DataSource: "huge", Statements: []entry.Statement{{SQL: fmt.Sprint(fakeDML, "row ", id)}}}
 			if err := mem.Add(context.Background(), 1e9, u); err != nil {
 				return err
 			}
-			return mem.Release(context.Background(), u, txlog.Verdict{})
+			return mem.Release(context.Background(), u, entry.Verdict{})
 		}
 		return nil
 	}}

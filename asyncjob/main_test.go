@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener/delivery"
@@ -216,16 +217,16 @@ func runOnce(t *testing.T, j *Job) Report {
 }
 
 // add logs a unit as if its writer had given it up at once. change may be nil.
-func add(t *testing.T, s txlog.Storage, dataSource, query string, change func(*txlog.Unit)) *txlog.Unit {
+func add(t *testing.T, s txlog.Storage, dataSource, query string, change func(*entry.Unit)) *entry.Unit {
 	t.Helper()
-	id := txlog.NewID()
+	id := entry.NewID()
 	if sqltext.Classify(sqltext.ANSI, query).Kind != sqltext.DML {
 		query = fakeDML + query
 	}
-	u := &txlog.Unit{
+	u := &entry.Unit{
 		ID: id, TransactionID: id, DataSource: dataSource,
-		Statements: []txlog.Statement{{SQL: query}},
-		Lease:      txlog.Lease{Token: txlog.NewID()},
+		Statements: []entry.Statement{{SQL: query}},
+		Lease:      entry.Lease{Token: entry.NewID()},
 	}
 	inDoubt := false
 	if change != nil {
@@ -235,7 +236,7 @@ func add(t *testing.T, s txlog.Storage, dataSource, query string, change func(*t
 	if err := s.Add(t.Context(), time.Minute, u); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Release(t.Context(), u, txlog.Verdict{InDoubt: inDoubt}); err != nil {
+	if err := s.Release(t.Context(), u, entry.Verdict{InDoubt: inDoubt}); err != nil {
 		t.Fatal(err)
 	}
 	return u
@@ -248,7 +249,7 @@ func addMany(t *testing.T, s txlog.Storage, dataSource string, n int) {
 	}
 }
 
-func get(t *testing.T, s txlog.Storage, u *txlog.Unit) *txlog.Unit {
+func get(t *testing.T, s txlog.Storage, u *entry.Unit) *entry.Unit {
 	t.Helper()
 	got, err := s.Get(t.Context(), u.ID)
 	if err != nil {
@@ -279,9 +280,9 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 type spy struct {
 	txlog.Storage
 	claims, releases, removes counter
-	onRelease                 func(u *txlog.Unit, v txlog.Verdict) error
+	onRelease                 func(u *entry.Unit, v entry.Verdict) error
 	onRemove                  func() error
-	onClaim                   func() ([]*txlog.Unit, error)
+	onClaim                   func() ([]*entry.Unit, error)
 	onRenew                   func() error
 }
 
@@ -302,7 +303,7 @@ func (c *counter) get() int {
 	return c.n
 }
 
-func (s *spy) Claim(ctx context.Context, r txlog.ClaimRequest) ([]*txlog.Unit, error) {
+func (s *spy) Claim(ctx context.Context, r entry.ClaimRequest) ([]*entry.Unit, error) {
 	s.claims.inc()
 	if s.onClaim != nil {
 		due, err := s.onClaim()
@@ -314,7 +315,7 @@ func (s *spy) Claim(ctx context.Context, r txlog.ClaimRequest) ([]*txlog.Unit, e
 	return s.Storage.Claim(ctx, r)
 }
 
-func (s *spy) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+func (s *spy) Release(ctx context.Context, u *entry.Unit, v entry.Verdict) error {
 	s.releases.inc()
 	if s.onRelease != nil {
 		if err := s.onRelease(u, v); err != nil {
@@ -324,7 +325,7 @@ func (s *spy) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error
 	return s.Storage.Release(ctx, u, v)
 }
 
-func (s *spy) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *spy) Remove(ctx context.Context, units ...*entry.Unit) error {
 	s.removes.inc()
 	if s.onRemove != nil {
 		if err := s.onRemove(); err != nil {
@@ -334,7 +335,7 @@ func (s *spy) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	return s.Storage.Remove(ctx, units...)
 }
 
-func (s *spy) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (s *spy) Renew(ctx context.Context, lease time.Duration, units ...*entry.Unit) ([]*entry.Unit, error) {
 	if s.onRenew != nil {
 		if err := s.onRenew(); err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -41,12 +42,12 @@ func TestTheJobRunsNothingButOneDML(t *testing.T) {
 		}
 		pool, target, store := table(t, db), realTarget(t, db), newStore(t)
 		texts := notOneDML.For(db.Driver)
-		var units []*txlog.Unit
+		var units []*entry.Unit
 		for _, text := range texts {
 			units = append(units, addFor(t, store, target, false, text))
 			units = append(units, addFor(t, store, target, false, "INSERT INTO account VALUES (9, 'first')", text))
-			units = append(units, add(t, store, "orders", "", func(u *txlog.Unit) {
-				u.Settings, u.Receipt, u.Statements = target.Settings, u.ID, []txlog.Statement{{SQL: text}}
+			units = append(units, add(t, store, "orders", "", func(u *entry.Unit) {
+				u.Settings, u.Receipt, u.Statements = target.Settings, u.ID, []entry.Statement{{SQL: text}}
 			}))
 		}
 		kept := addFor(t, store, target, false, "INSERT INTO account VALUES (3, 'ours')")
@@ -122,20 +123,20 @@ func TestForgedSettingsRunNothing(t *testing.T) {
 	}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		pool, target, store := table(t, db), realTarget(t, db), newStore(t)
-		var units []*txlog.Unit
-		forge := func(change func(*txlog.Unit)) {
+		var units []*entry.Unit
+		forge := func(change func(*entry.Unit)) {
 			units = append(units, add(t, store, "orders", "INSERT INTO account VALUES (1, 'x')", change))
 		}
 		for _, s := range settings.For(db.Driver) {
-			forge(func(u *txlog.Unit) { u.Settings = s })
+			forge(func(u *entry.Unit) { u.Settings = s })
 		}
 		for _, s := range sessions.For(db.Driver) {
-			forge(func(u *txlog.Unit) { u.Settings, u.Session = target.Settings, s })
+			forge(func(u *entry.Unit) { u.Settings, u.Session = target.Settings, s })
 		}
 		for _, place := range []string{"(SELECT 1) AS x; " + evil + "; --", "`account` SET name = 'evil' -- ", `"account" SET name = 'evil' --`, "account SET name = 'evil' --"} {
-			forge(func(u *txlog.Unit) {
+			forge(func(u *entry.Unit) {
 				u.Settings, u.Receipt, u.Place = target.Settings, u.ID, place
-				u.Unreadable, u.Statements = nil, []txlog.Statement{{SQL: evil}}
+				u.Unreadable, u.Statements = nil, []entry.Statement{{SQL: evil}}
 			})
 		}
 		mustExec(t, pool, "INSERT INTO account VALUES (7, 'somebody')")

@@ -13,6 +13,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -165,7 +166,7 @@ func TestOutageDuringDeliveryReturnsTheRestUntried(t *testing.T) {
 	var down atomic.Bool
 	store := newStore(t)
 	first := add(t, store, "orders", "row 0", nil)
-	var rest []*txlog.Unit
+	var rest []*entry.Unit
 	for range 20 {
 		rest = append(rest, add(t, store, "orders", "row", nil))
 	}
@@ -202,7 +203,7 @@ func TestOutageDuringDeliveryReturnsTheRestUntried(t *testing.T) {
 	// The unit that met the outage rests, so that it cannot hold up the others if it caused the
 	// outage.
 	down.Store(false)
-	due, err := store.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 100, Lease: 1e9})
+	due, err := store.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 100, Lease: 1e9})
 	if err != nil || len(due) != 20 {
 		t.Errorf("%d units are due, %v", len(due), err)
 	}

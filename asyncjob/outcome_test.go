@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -57,7 +58,7 @@ func TestRefusedUnitIsParkedAtOnce(t *testing.T) {
 func TestDuplicateKeyAfterMaybeCountsAsDelivered(t *testing.T) {
 	t.Parallel()
 	store, db := newStore(t), always(answer{dialect.Duplicate, "fake: duplicate"})
-	add(t, store, "orders", "one", func(u *txlog.Unit) { u.InDoubt = true })
+	add(t, store, "orders", "one", func(u *entry.Unit) { u.InDoubt = true })
 	cfg, hook := logged()
 	cfg.Bus = listener.NewBus(cfg.Logger)
 	events := listen(cfg.Bus)
@@ -95,7 +96,7 @@ func TestRetriesBackOffUntilTheUnitIsParked(t *testing.T) {
 	cfg := brittle()
 	cfg.RetryDelay = time.Minute
 	var after []time.Duration
-	log := &spy{Storage: store, onRelease: func(_ *txlog.Unit, v txlog.Verdict) error {
+	log := &spy{Storage: store, onRelease: func(_ *entry.Unit, v entry.Verdict) error {
 		after = append(after, v.After)
 		return nil
 	}}
@@ -123,18 +124,18 @@ func TestRetriesBackOffUntilTheUnitIsParked(t *testing.T) {
 }
 
 // makeDue ends a unit's rest without resetting its tries.
-func makeDue(t *testing.T, s *txlog.Memory, u *txlog.Unit) {
+func makeDue(t *testing.T, s *txlog.Memory, u *entry.Unit) {
 	t.Helper()
 	tries := get(t, s, u).Tries
 	if err := s.Retry(t.Context(), u.ID); err != nil {
 		t.Fatal(err)
 	}
 	for range tries {
-		got, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: u.DataSource, Limit: 1, Lease: time.Minute})
+		got, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: u.DataSource, Limit: 1, Lease: time.Minute})
 		if err != nil || len(got) != 1 {
 			t.Fatalf("claimed %d, %v", len(got), err)
 		}
-		if err := s.Release(t.Context(), got[0], txlog.Verdict{CountTry: true}); err != nil {
+		if err := s.Release(t.Context(), got[0], entry.Verdict{CountTry: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +175,7 @@ func TestAnOldDoubtStaysThroughAnAnsweredTry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, db := newStore(t), always(err)
-			u := add(t, store, "orders", "one", func(u *txlog.Unit) { u.InDoubt = true })
+			u := add(t, store, "orders", "one", func(u *entry.Unit) { u.InDoubt = true })
 			runOnce(t, newJob(t, store, Targets{"orders": db.target()}, brittle()))
 			if !get(t, store, u).InDoubt {
 				t.Error("the earlier attempt of unknown outcome is forgotten")
@@ -233,11 +234,11 @@ func TestUnitsThatMustNotRunAreParkedUnsent(t *testing.T) {
 	t.Parallel()
 	unreadable := errors.New("txlog: statement 2 is missing")
 	for name, c := range map[string]struct {
-		change func(*txlog.Unit)
+		change func(*entry.Unit)
 		want   string
 	}{
-		"not replayable":  {func(u *txlog.Unit) { u.NotReplayable = "it read before it wrote" }, "it read before it wrote"},
-		"dead parameters": {func(u *txlog.Unit) { u.Statements[0].Params = "{not json" }, "statement 0"},
+		"not replayable":  {func(u *entry.Unit) { u.NotReplayable = "it read before it wrote" }, "it read before it wrote"},
+		"dead parameters": {func(u *entry.Unit) { u.Statements[0].Params = "{not json" }, "statement 0"},
 		"unreadable":      {nil, unreadable.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,8 +246,8 @@ func TestUnitsThatMustNotRunAreParkedUnsent(t *testing.T) {
 			mem, db := newStore(t), &fakeDB{}
 			u := add(t, mem, "orders", "one", nil)
 			// The log returns an entry that a sane writer could not add.
-			store := &spy{Storage: mem, onClaim: func() ([]*txlog.Unit, error) {
-				units, err := mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
+			store := &spy{Storage: mem, onClaim: func() ([]*entry.Unit, error) {
+				units, err := mem.Claim(context.Background(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
 				for _, u := range units {
 					if c.change != nil {
 						c.change(u)
@@ -278,8 +279,8 @@ func TestUnitsThatMustNotRunAreParkedUnsent(t *testing.T) {
 func TestUnitWithOtherSettingsWaitsAndNamesBoth(t *testing.T) {
 	t.Parallel()
 	store, db := newStore(t), &fakeDB{}
-	other := add(t, store, "orders", "other", func(u *txlog.Unit) { u.Settings = "loc=Europe/Berlin" })
-	add(t, store, "orders", "same", func(u *txlog.Unit) { u.Settings = "loc=UTC" })
+	other := add(t, store, "orders", "other", func(u *entry.Unit) { u.Settings = "loc=Europe/Berlin" })
+	add(t, store, "orders", "same", func(u *entry.Unit) { u.Settings = "loc=UTC" })
 	target := db.target()
 	target.Settings = "loc=UTC"
 	cfg, hook := logged()
@@ -306,13 +307,13 @@ func TestUnitWithOtherSettingsWaitsAndNamesBoth(t *testing.T) {
 
 func TestLogLinesHoldNoParameter(t *testing.T) {
 	t.Parallel()
-	params, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: "s3cret"}})
+	params, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: "s3cret"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, end := range []error{nil, errFake, answer{dialect.Retryable, "busy"}, answer{dialect.Refused, "no"}} {
 		store, db := newStore(t), always(end)
-		add(t, store, "orders", "one", func(u *txlog.Unit) { u.Statements[0].Params = params })
+		add(t, store, "orders", "one", func(u *entry.Unit) { u.Statements[0].Params = params })
 		cfg, hook := logged()
 		runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
 		for _, e := range hook.AllEntries() {

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestWithoutApplicationsThatWriteThereIsNoBound(t *testing.T) {
@@ -101,7 +101,7 @@ func TestSurplusWorkerEndsAndHandsOverItsTransaction(t *testing.T) {
 	})
 	var units []*claimed
 	for i := range transactions * each {
-		units = append(units, &claimed{Unit: &txlog.Unit{ID: fmt.Sprintf("%03d", i), TransactionID: fmt.Sprint(i % transactions)}})
+		units = append(units, &claimed{Unit: &entry.Unit{ID: fmt.Sprintf("%03d", i), TransactionID: fmt.Sprint(i % transactions)}})
 	}
 	q.add(units)
 	q.idle()

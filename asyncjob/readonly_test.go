@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -93,7 +94,7 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 	}
 }
 
-func mustList(t *testing.T, s txlog.Storage) []*txlog.Unit {
+func mustList(t *testing.T, s txlog.Storage) []*entry.Unit {
 	t.Helper()
 	all, err := s.List(t.Context(), txlog.Filter{Limit: 1000})
 	must(t, err)

@@ -14,6 +14,8 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -56,29 +58,29 @@ func rows(t *testing.T, pool *sql.DB, where string) (n int) {
 }
 
 // addFor logs a unit with the target's settings.
-func addFor(t *testing.T, s txlog.Storage, target delivery.Target, inDoubt bool, statements ...string) *txlog.Unit {
+func addFor(t *testing.T, s txlog.Storage, target delivery.Target, inDoubt bool, statements ...string) *entry.Unit {
 	t.Helper()
-	return add(t, s, "orders", "", func(u *txlog.Unit) {
+	return add(t, s, "orders", "", func(u *entry.Unit) {
 		u.Settings, u.InDoubt, u.Statements = target.Settings, inDoubt, nil
 		for _, q := range statements {
-			u.Statements = append(u.Statements, txlog.Statement{SQL: q})
+			u.Statements = append(u.Statements, entry.Statement{SQL: q})
 		}
 	})
 }
 
 // addNamed is addFor for one statement with one parameter, written as "?".
-func addNamed(t *testing.T, s txlog.Storage, target delivery.Target, query, name string) *txlog.Unit {
+func addNamed(t *testing.T, s txlog.Storage, target delivery.Target, query, name string) *entry.Unit {
 	t.Helper()
-	params, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: name}})
+	params, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: name}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if target.Dialect.Flavor == txlog.FlavorPostgres {
+	if target.Dialect.Flavor == sqltext.Postgres {
 		query = strings.Replace(query, "?", "$1", 1)
 	}
-	return add(t, s, "orders", "", func(u *txlog.Unit) {
+	return add(t, s, "orders", "", func(u *entry.Unit) {
 		u.Settings = target.Settings
-		u.Statements = []txlog.Statement{{SQL: query, Params: params}}
+		u.Statements = []entry.Statement{{SQL: query, Params: params}}
 	})
 }
 
@@ -113,7 +115,7 @@ func TestOutcomesOnRealDatabases(t *testing.T) {
 		if n := rows(t, pool, "id IN (4, 5)"); n != 0 {
 			t.Errorf("%d rows of parked units are there", n)
 		}
-		for _, u := range []*txlog.Unit{refused, duplicate, halfway} {
+		for _, u := range []*entry.Unit{refused, duplicate, halfway} {
 			if got := get(t, store, u); !got.Parked || got.LastError == "" || got.InDoubt {
 				t.Errorf("the unit is %+v", got)
 			}
@@ -231,7 +233,7 @@ func TestOversizedPacketDoesNotBlockOtherUnits(t *testing.T) {
 	for range 2 {
 		runOnce(t, j)
 	}
-	for _, u := range []*txlog.Unit{single, pair} {
+	for _, u := range []*entry.Unit{single, pair} {
 		if got := get(t, store, u); !got.Parked {
 			t.Errorf("after three rounds: tries %d, parked %v, last error %s", got.Tries, got.Parked, got.LastError)
 		}
@@ -263,7 +265,7 @@ func TestServerCrashDuringDeliveryIsNotATry(t *testing.T) {
 			proxy := testproxy.New(t, server.Addr())
 			target, store := realTarget(t, db.Via(proxy.Addr())), newStore(t)
 			blocked := addNamed(t, store, target, "UPDATE account SET name = ? WHERE id = 1", "new")
-			var behind []*txlog.Unit
+			var behind []*entry.Unit
 			for id := range 10 {
 				behind = append(behind, addFor(t, store, target, false, fmt.Sprintf("INSERT INTO account VALUES (%d, 'behind')", 10+id)))
 			}

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // The log answers and renews leases, but refuses reports on units. The job does not ask it for
@@ -18,7 +18,7 @@ func TestLogThatRejectsVerdictsFailsTheRound(t *testing.T) {
 	full := errors.New("the log refuses it")
 	for what, refuse := range map[string]func(*spy){
 		"removed":    func(s *spy) { s.onRemove = func() error { return full } },
-		"given back": func(s *spy) { s.onRelease = func(*txlog.Unit, txlog.Verdict) error { return full } },
+		"given back": func(s *spy) { s.onRelease = func(*entry.Unit, entry.Verdict) error { return full } },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

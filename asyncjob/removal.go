@@ -7,8 +7,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
-	"github.com/bedsql/bed/txlog"
 )
 
 // removePerWorker bounds a joint removal for few workers: a crash then repeats deliveries in
@@ -53,7 +53,7 @@ func (d *drain) notRemoved(units []*removal.Unit, err error, _ bool) {
 // erase deletes receipts of removed units. A receipt that cannot be deleted stays for its
 // retention.
 func (d *drain) erase(_ context.Context, under removal.Session, ids []string) {
-	in, leave, err := d.src.session(&txlog.Unit{Settings: under.Settings, Session: under.Session})
+	in, leave, err := d.src.session(&entry.Unit{Settings: under.Settings, Session: under.Session})
 	if err != nil {
 		return
 	}

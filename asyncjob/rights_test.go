@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -124,10 +125,10 @@ func TestMissingRightsAreReportedWithTheirGrant(t *testing.T) {
 }
 
 // addKept is addFor with a receipt.
-func addKept(t *testing.T, s txlog.Storage, target delivery.Target, statement string) *txlog.Unit {
+func addKept(t *testing.T, s txlog.Storage, target delivery.Target, statement string) *entry.Unit {
 	t.Helper()
-	return add(t, s, "orders", "", func(u *txlog.Unit) {
-		u.Settings, u.Receipt, u.Statements = target.Settings, u.ID, []txlog.Statement{{SQL: statement}}
+	return add(t, s, "orders", "", func(u *entry.Unit) {
+		u.Settings, u.Receipt, u.Statements = target.Settings, u.ID, []entry.Statement{{SQL: statement}}
 	})
 }
 

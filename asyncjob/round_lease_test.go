@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,7 +41,7 @@ func TestAVerdictIsRepeatedUntilItIsWritten(t *testing.T) {
 		mem := newStore(t)
 		u := add(t, mem, "orders", "one", nil)
 		fail := twice()
-		store := &spy{Storage: mem, onRelease: func(*txlog.Unit, txlog.Verdict) error { return fail() }}
+		store := &spy{Storage: mem, onRelease: func(*entry.Unit, entry.Verdict) error { return fail() }}
 		r := runOnce(t, newJob(t, store, Targets{"orders": always(answer{dialect.Refused, "no"}).target()}, brittle()))
 		if r.Parked != 1 || !get(t, mem, u).Parked {
 			t.Errorf("report %v", r)
@@ -58,14 +59,14 @@ func TestALostLeaseLeavesNoVerdict(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem := newStore(t)
 				u := add(t, mem, "orders", "one", nil)
-				claim := func() ([]*txlog.Unit, error) {
-					return mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: 100 * time.Millisecond})
+				claim := func() ([]*entry.Unit, error) {
+					return mem.Claim(context.Background(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: 100 * time.Millisecond})
 				}
-				var mine *txlog.Unit
+				var mine *entry.Unit
 				store := &spy{
 					Storage: mem,
 					onRenew: func() error { return errors.New("fake: the log is down") },
-					onClaim: func() ([]*txlog.Unit, error) {
+					onClaim: func() ([]*entry.Unit, error) {
 						units, err := claim()
 						mine = units[0]
 						return units, err
@@ -76,7 +77,7 @@ func TestALostLeaseLeavesNoVerdict(t *testing.T) {
 					// This hangs until another owner has the unit.
 					for taken := false; ctx.Err() == nil; time.Sleep(time.Millisecond) {
 						if !taken {
-							got, err := mem.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
+							got, err := mem.Claim(ctx, entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
 							taken = err == nil && len(got) == 1
 						}
 						if taken && !time.Now().Before(mine.Lease.Deadline) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -93,7 +95,7 @@ func TestYoungUnitsAreLeftAlone(t *testing.T) {
 func TestUnknownDataSourceIsReportedAndPushedBack(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
-	var unknown []*txlog.Unit
+	var unknown []*entry.Unit
 	for range 3 {
 		unknown = append(unknown, add(t, store, "archive", "one", nil))
 	}
@@ -124,26 +126,26 @@ func TestUnitsOfOneTransactionRunInOrder(t *testing.T) {
 	const transactions, each = 5, 6
 	var ids [transactions]string
 	for i := range ids {
-		ids[i] = txlog.NewID()
+		ids[i] = entry.NewID()
 	}
-	var late []*txlog.Unit
+	var late []*entry.Unit
 	for n := range each {
 		for i, id := range ids {
-			u := add(t, store, "orders", fmt.Sprintf("%d/%d", i, n), func(u *txlog.Unit) { u.TransactionID = id })
+			u := add(t, store, "orders", fmt.Sprintf("%d/%d", i, n), func(u *entry.Unit) { u.TransactionID = id })
 			if n == 0 {
 				late = append(late, u)
 			}
 		}
 	}
 	// The oldest become due last: the claim's order is not the order of age.
-	claimed, err := store.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: transactions * each, Lease: time.Minute})
+	claimed, err := store.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: transactions * each, Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, last := range []bool{false, true} {
 		for _, u := range claimed {
-			if slices.ContainsFunc(late, func(l *txlog.Unit) bool { return l.ID == u.ID }) == last {
-				if err := store.Release(t.Context(), u, txlog.Verdict{}); err != nil {
+			if slices.ContainsFunc(late, func(l *entry.Unit) bool { return l.ID == u.ID }) == last {
+				if err := store.Release(t.Context(), u, entry.Verdict{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -178,9 +180,9 @@ func TestUnitsOfOneTransactionRunInOrder(t *testing.T) {
 func TestConcurrencyIsReachedAndKept(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		flavor txlog.Flavor
+		flavor sqltext.Flavor
 		want   int
-	}{"a server": {txlog.FlavorPostgres, 3}, "SQLite": {txlog.FlavorSQLite, 1}} {
+	}{"a server": {sqltext.Postgres, 3}, "SQLite": {sqltext.SQLite, 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := newStore(t)
@@ -247,7 +249,7 @@ func TestUnreadableLogFailsTheRound(t *testing.T) {
 	mem := newStore(t)
 	add(t, mem, "orders", "one", nil)
 	errLog := errors.New("fake: the log is down")
-	store := &spy{Storage: mem, onClaim: func() ([]*txlog.Unit, error) { return nil, errLog }}
+	store := &spy{Storage: mem, onClaim: func() ([]*entry.Unit, error) { return nil, errLog }}
 	j := newJob(t, store, Targets{"orders": (&fakeDB{}).target()}, brittle())
 	if r, err := j.RunOnce(t.Context()); !errors.Is(err, errLog) || !strings.Contains(err.Error(), "orders") {
 		t.Errorf("report %v, error %v", r, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -99,11 +100,11 @@ func TestRunSurvivesARoundThatPanics(t *testing.T) {
 	add(t, mem, "orders", "one", nil)
 	delivered := make(chan struct{})
 	var n counter
-	store := &spy{Storage: mem, onClaim: func() ([]*txlog.Unit, error) {
+	store := &spy{Storage: mem, onClaim: func() ([]*entry.Unit, error) {
 		if n.inc(); n.get() == 1 {
 			panic("fake: the storage panics")
 		}
-		return mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
+		return mem.Claim(context.Background(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
 	}}
 	db := &fakeDB{onExec: func(context.Context, string) error {
 		close(delivered)
@@ -118,7 +119,7 @@ func TestRunFinishesStartedWorkAndReturnsTheRest(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	first := add(t, store, "orders", "first", nil)
-	var rest []*txlog.Unit
+	var rest []*entry.Unit
 	for range 10 {
 		rest = append(rest, add(t, store, "orders", "rest", nil))
 	}

@@ -4,9 +4,9 @@ import (
 	"io"
 	"sync"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // session reaches a data source with one set of settings.
@@ -44,7 +44,7 @@ type sessions struct {
 
 // session returns the session for delivering u, and a function that ends its use. The error
 // explains why the job has none.
-func (s *source) session(u *txlog.Unit) (*session, func(), error) {
+func (s *source) session(u *entry.Unit) (*session, func(), error) {
 	if err := target.SameAccount(&s.own.Target, u); err != nil {
 		return nil, nil, err
 	}
@@ -75,7 +75,7 @@ func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 }
 
 // accepts returns nil if u can be delivered, else the reason.
-func (s *source) accepts(u *txlog.Unit) error {
+func (s *source) accepts(u *entry.Unit) error {
 	_, leave, err := s.session(u)
 	if err == nil {
 		leave()

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // settable is a target with any settings except "settings=bad".
@@ -28,9 +28,9 @@ func TestSessionsFollowSettingsAndTheirPoolsAreBounded(t *testing.T) {
 	const sets = 3 * maxSessions
 	store, db := newStore(t), &fakeDB{}
 	for i := range sets {
-		add(t, store, "orders", "w", func(u *txlog.Unit) { u.Settings = fmt.Sprint("settings=", i) })
+		add(t, store, "orders", "w", func(u *entry.Unit) { u.Settings = fmt.Sprint("settings=", i) })
 	}
-	bad := add(t, store, "orders", "w", func(u *txlog.Unit) { u.Settings = "settings=bad" })
+	bad := add(t, store, "orders", "w", func(u *entry.Unit) { u.Settings = "settings=bad" })
 	j := newJob(t, store, Targets{"orders": settable(db.target())}, brittle())
 	if r := runOnce(t, j); r.Delivered != sets || r.PushedBack != 1 {
 		t.Errorf("report %v, want %d delivered and 1 pushed back", r, sets)
@@ -53,19 +53,19 @@ func TestSessionInUseIsNotEvicted(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, newStore(t), Targets{"orders": settable((&fakeDB{}).target())}, brittle())
 	s := j.sources["orders"]
-	used, leave, err := s.session(&txlog.Unit{Settings: "settings=used"})
+	used, leave, err := s.session(&entry.Unit{Settings: "settings=used"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 * maxSessions {
-		if err := s.accepts(&txlog.Unit{Settings: fmt.Sprint("settings=", i)}); err != nil {
+		if err := s.accepts(&entry.Unit{Settings: fmt.Sprint("settings=", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := used.pool.DB().PingContext(t.Context()); err != nil {
 		t.Errorf("its pool: %v", err)
 	}
-	if again, leave, err := s.session(&txlog.Unit{Settings: "settings=used"}); err != nil || again != used {
+	if again, leave, err := s.session(&entry.Unit{Settings: "settings=used"}); err != nil || again != used {
 		t.Errorf("it is made anew (%v)", err)
 	} else {
 		leave()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
@@ -96,7 +97,7 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 	if t.DriverLog != nil {
 		t.DriverLog(func(line string) { s.log.WithField("line", line).Debug("the driver's own log") })
 	}
-	if t.Dialect.Flavor == txlog.FlavorSQLite {
+	if t.Dialect.Flavor == sqltext.SQLite {
 		s.concurrency = 1
 	}
 	t.DataSource = name
@@ -107,7 +108,7 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 
 // sendsMessages reports whether it is a broker, which has neither local transactions nor
 // receipts.
-func (s *source) sendsMessages() bool { return s.own.Dialect.Flavor == txlog.FlavorMessages }
+func (s *source) sendsMessages() bool { return s.own.Dialect.Flavor == sqltext.Messages }
 
 // probe checks on a connection of its own whether the data source is reachable and writable.
 // It does not use the pool, whose connections may predate the current state. A dial that
@@ -190,7 +191,7 @@ type try struct {
 
 // deliver runs u once more. It does not run u again after a driver's ErrBadConn: some
 // drivers break its promise that nothing was sent.
-func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
+func (s *source) deliver(ctx context.Context, u *entry.Unit) try {
 	session, leave, err := s.session(u)
 	if err != nil {
 		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: dialect.Retryable}}
@@ -216,7 +217,7 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 
 // attempt runs u on a connection. A unit that must not run again is decided by its receipt.
 // It does not trust entries, and rejects anything but DML before it runs a statement.
-func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) try {
+func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit) try {
 	err := in.InSession(ctx, conn, u)
 	if err == nil && u.NotReplayable == "" {
 		if err = attempt.OnlyDML(ctx, in.Dialect, conn, u.Statements); errors.As(err, new(*attempt.NotOneDML)) {
@@ -234,7 +235,7 @@ func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *
 }
 
 // replay turns a driver's panic into an unknown outcome.
-func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (out attempt.Outcome) {
+func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit) (out attempt.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
 			out = attempt.Outcome{Class: dialect.Unknown, Err: panicError{p}, ConnLost: true}
@@ -252,7 +253,7 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 // look looks up the receipt of u. It returns Found for a receipt of an earlier attempt, and
 // no error without one. It prefers the place in the log, even in a session that could not
 // deliver u.
-func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) {
+func (s *source) look(ctx context.Context, u *entry.Unit) (out attempt.Outcome) {
 	ask := func(in *session) error {
 		return in.pool.Ask(ctx, func(conn driver.Conn) (err error) {
 			out, err = attempt.Look(ctx, in.Dialect, attempt.Bare(conn), u, in.At(u.Place))
@@ -274,7 +275,7 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 }
 
 // kindOf finds the kind of u.
-func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
+func (s *source) kindOf(u *entry.Unit) *kindOfUnit {
 	if u.Unreadable != nil || len(u.Statements) == 0 {
 		return nil
 	}

@@ -3,7 +3,7 @@ package asyncjob
 import (
 	"time"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // walk is a drain's way through the due units of its data source, claim by claim. While
@@ -15,7 +15,7 @@ type walk struct {
 	// took is the duration of its claims.
 	took time.Duration
 	// after is the last unit seen, once a unit was left. Until then claims begin at the front.
-	after *txlog.Unit
+	after *entry.Unit
 	// left is set once slow units were left.
 	left bool
 	// next is the start of the next walk. It is zero while this one goes on.
@@ -30,12 +30,12 @@ type page struct {
 	// empty claim.
 	full, left, none bool
 	// last is the last unit, if any unit was left.
-	last *txlog.Unit
+	last *entry.Unit
 	took time.Duration
 }
 
 // from returns the unit before the next claim; back means that it begins at the front.
-func (w *walk) from(back bool) *txlog.Unit {
+func (w *walk) from(back bool) *entry.Unit {
 	if back {
 		return nil
 	}

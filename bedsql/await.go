@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -52,7 +53,7 @@ func Status(ctx context.Context, storage txlog.Storage, entryID string) (State, 
 // ctx ends first, Await returns StateWaiting and the error of ctx, joined with the log's error if
 // any.
 func Await(ctx context.Context, storage txlog.Storage, entryID string) (State, error) {
-	if !txlog.IsID(entryID) { // nothing to wait for, and no question for others to fail by
+	if !entry.IsID(entryID) { // nothing to wait for, and no question for others to fail by
 		return Status(ctx, storage, entryID)
 	}
 	w := &awaiting{id: entryID, done: make(chan error, 1)}

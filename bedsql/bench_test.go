@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -27,13 +28,13 @@ func (idle) ExecContext(context.Context, string, []driver.NamedValue) (driver.Re
 // noLog is a log that keeps nothing.
 type noLog struct{ *txlog.Memory }
 
-func (noLog) Add(_ context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (noLog) Add(_ context.Context, lease time.Duration, units ...*entry.Unit) error {
 	for _, u := range units {
 		u.Lease.Deadline = time.Now().Add(lease)
 	}
 	return nil
 }
-func (noLog) Remove(context.Context, ...*txlog.Unit) error { return nil }
+func (noLog) Remove(context.Context, ...*entry.Unit) error { return nil }
 
 // BenchmarkWrite measures the wrapper's own cost of a write.
 func BenchmarkWrite(b *testing.B) {

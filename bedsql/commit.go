@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/order"
-	"github.com/bedsql/bed/txlog"
 )
 
 // ending is the outcome of an attempt to end the open transaction.
@@ -42,7 +42,7 @@ type committing struct {
 
 	c        *Conn
 	t        *localTx
-	unit     txlog.Unit
+	unit     entry.Unit
 	receipts attempt.Receipts
 	ended    ending
 }

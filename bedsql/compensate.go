@@ -11,9 +11,9 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
-	"github.com/bedsql/bed/txlog"
 )
 
 // CompensateAfter compensates a group that is d old and not delivered everywhere, instead of going
@@ -67,7 +67,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 // newCompensation makes the compensation of the group, without any parts.
 func newCompensation(s *SoftTransaction, c *connector) *stagedUnit {
 	u := &stagedUnit{c: c}
-	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.compensateAfter, Undo: new(txlog.Undo)}
+	u.unit = entry.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.compensateAfter, Undo: new(entry.Undo)}
 	u.InFlight = besteffort.InFlight{Unit: &u.unit}
 	return u
 }
@@ -96,8 +96,8 @@ func leaveGroup(u, back *stagedUnit) {
 }
 
 // addPart adds the work of u to the parts of a compensation, and returns its number, from 1.
-func addPart(back, u *txlog.Unit) int {
-	back.Undo.Parts = append(back.Undo.Parts, txlog.Part{
+func addPart(back, u *entry.Unit) int {
+	back.Undo.Parts = append(back.Undo.Parts, entry.Part{
 		Unit: u.ID, Receipt: u.Receipt, DataSource: u.DataSource, Settings: u.Settings, Session: u.Session, Account: u.Account, Place: u.Place,
 	})
 	back.DataSource = back.Undo.Parts[0].DataSource
@@ -147,7 +147,7 @@ func (c *connector) forceReceipts(ctx context.Context) error {
 }
 
 // onPart calls f on a connection to the data source of a part, with the place of its receipt.
-func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(context.Context, *dialect.Dialect, driver.Conn, *txlog.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
+func onPart(ctx context.Context, s *SoftTransaction, part *entry.Unit, f func(context.Context, *dialect.Dialect, driver.Conn, *entry.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
 	i := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.c.target.DataSource == part.DataSource })
 	if i < 0 { // what was recorded there was rolled back
 		return attempt.Outcome{Class: dialect.Unreachable, Err: errors.New("bed: its data source is not known here")}
@@ -171,7 +171,7 @@ func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(co
 
 // lookAtPart looks for the receipt of a part: see group.Group. A receipt voided after the
 // part was applied is Found too.
-func lookAtPart(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r attempt.Receipts) attempt.Outcome {
+func lookAtPart(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *entry.Unit, r attempt.Receipts) attempt.Outcome {
 	switch found, err := attempt.ReadReceipt(ctx, d, conn, r, part.Receipt); {
 	case err != nil:
 		return attempt.Failed(d, err, true)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -163,7 +164,7 @@ type Config struct {
 	// transaction runs as ever. But when the answer to its COMMIT is lost, it is parked for an
 	// operator instead of delivered again; under ExactlyOnce its receipt decides. It also bounds
 	// the writes for one data source in a staged soft transaction. Default 1000, at most
-	// txlog.MaxStatements.
+	// 4096.
 	MaxUnitStatements int
 	// MaxUnitBytes is the same limit in bytes of SQL and parameters. The packet
 	// limit of the log's database should exceed it. Default 4 MiB.
@@ -222,8 +223,8 @@ func (c Config) validate() error {
 	if c.Lease > 0 && c.Lease < 100*time.Millisecond {
 		bad("Lease is %v, it must be at least 100ms", c.Lease)
 	}
-	if c.MaxUnitStatements > txlog.MaxStatements {
-		bad("MaxUnitStatements is %d, it can be %d at most", c.MaxUnitStatements, txlog.MaxStatements)
+	if c.MaxUnitStatements > entry.MaxStatements {
+		bad("MaxUnitStatements is %d, it can be %d at most", c.MaxUnitStatements, entry.MaxStatements)
 	}
 	for _, f := range []struct {
 		name        string

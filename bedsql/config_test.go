@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -36,7 +37,7 @@ func TestConfigMistakesAreRefusedByName(t *testing.T) {
 		{bedsql.Config{Storage: storage, Lease: 99 * time.Millisecond}, "Lease"},
 		{bedsql.Config{Storage: storage, LogTimeout: -1}, "LogTimeout"},
 		{bedsql.Config{Storage: storage, MaxUnitStatements: -1}, "MaxUnitStatements"},
-		{bedsql.Config{Storage: storage, MaxUnitStatements: txlog.MaxStatements + 1}, "MaxUnitStatements"},
+		{bedsql.Config{Storage: storage, MaxUnitStatements: entry.MaxStatements + 1}, "MaxUnitStatements"},
 		{bedsql.Config{Storage: storage, MaxUnitBytes: -1}, "MaxUnitBytes"},
 		{bedsql.Config{Storage: storage, Guarantee: 200}, "Guarantee"},
 		{bedsql.Config{Storage: storage, Pinned: 200}, "Pinned"},

@@ -9,7 +9,6 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Conn is a wrapped connection. Applications meet it in sql.Conn.Raw only; see
@@ -193,7 +192,7 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 	if s.class.Kind != sqltext.DML {
 		return c.control(ctx, under, s)
 	}
-	if c.c.dialect.Flavor == txlog.FlavorMessages {
+	if c.c.dialect.Flavor == sqltext.Messages {
 		if err := under.message(&s.Call); err != nil {
 			return attempt.Reply{}, err
 		}

@@ -21,7 +21,6 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Bounds of the cache of read statement texts, for each connector.
@@ -315,7 +314,7 @@ func (c *connector) with(settings, change string) *connector {
 }
 
 // sendsMessages reports whether the connector's data source is a broker.
-func (c *connector) sendsMessages() bool { return c.dialect.Flavor == txlog.FlavorMessages }
+func (c *connector) sendsMessages() bool { return c.dialect.Flavor == sqltext.Messages }
 
 // leftOpen is the error of an unlogged write.
 func (c *connector) leftOpen(err error) error {

@@ -3,7 +3,7 @@ package bedsql
 import (
 	"context"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // scope holds a context's settings for the writes under it.
@@ -19,7 +19,7 @@ type scope struct {
 	logging     Logging
 	withLogging bool
 	// required is how many rows each of them must change.
-	required txlog.Requirement
+	required entry.Requirement
 }
 
 type scopeKey struct{}
@@ -86,13 +86,13 @@ func Unlogged(ctx context.Context) context.Context {
 // RequireRows or AtLeastRows counts; AtLeastRows(ctx, 0) requires nothing.
 func RequireRows(ctx context.Context, n int64) context.Context {
 	s := scopeOf(ctx)
-	s.required = txlog.Exactly(n)
+	s.required = entry.Exactly(n)
 	return s.in(ctx)
 }
 
 // AtLeastRows is RequireRows for n rows or more.
 func AtLeastRows(ctx context.Context, n int64) context.Context {
 	s := scopeOf(ctx)
-	s.required = txlog.AtLeast(n)
+	s.required = entry.AtLeast(n)
 	return s.in(ctx)
 }

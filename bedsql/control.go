@@ -13,7 +13,6 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // control runs a statement other than DML. The statement passes through, and control notes its
@@ -127,7 +126,7 @@ func (c *Conn) writesUnlogged(s statement) string {
 
 // endsWithin reports whether one of several statements begins with a word that may end a
 // transaction.
-func endsWithin(f txlog.Flavor, text string) bool {
+func endsWithin(f sqltext.Flavor, text string) bool {
 	first := true
 	for t := range sqltext.Tokens(f, 0, text) {
 		for _, word := range [...]string{"COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"} {
@@ -172,7 +171,7 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 	case err != nil:
 		return
 	}
-	if cl.Kind == sqltext.Session && !cl.Pins && c.tx == nil && c.c.dialect.Flavor == txlog.FlavorMySQL {
+	if cl.Kind == sqltext.Session && !cl.Pins && c.tx == nil && c.c.dialect.Flavor == sqltext.MySQL {
 		c.nextTx = true
 	}
 	if t := c.tx; t != nil {
@@ -328,7 +327,7 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.O
 	if t == nil {
 		return out
 	}
-	if c.c.dialect.Flavor == txlog.FlavorPostgres && dberr.Of(err).State != "" {
+	if c.c.dialect.Flavor == sqltext.Postgres && dberr.Of(err).State != "" {
 		// Without a SQLSTATE the driver refused it (an argument that does not fit), and the
 		// server's transaction is unaffected.
 		t.state = txAborted

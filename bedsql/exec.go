@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -24,8 +25,8 @@ type execution struct {
 	call dialect.Call
 	// rows means that it was sent through Query.
 	rows bool
-	unit txlog.Unit
-	text [1]txlog.Statement
+	unit entry.Unit
+	text [1]entry.Statement
 }
 
 // deliverer is the connector's, or a decorator of it.
@@ -133,7 +134,7 @@ type receiptOf struct {
 		onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome
 	}
 	of   *connector
-	unit *txlog.Unit
+	unit *entry.Unit
 }
 
 // Void implements besteffort.Receipt.
@@ -175,11 +176,11 @@ func isParked(err error) bool {
 
 // store turns a statement into its stored form. Every attempt sends args, and the log keeps them
 // too, so a Valuer is asked once. If it returns an error, nothing ran.
-func (c *connector) store(call dialect.Call) (s txlog.Statement, args []driver.NamedValue, err error) {
+func (c *connector) store(call dialect.Call) (s entry.Statement, args []driver.NamedValue, err error) {
 	args, err = storable(c.dialect, call)
 	if err == nil {
 		s.SQL, s.Prepared, s.Required = call.SQL, call.Prepared, call.Required
-		s.Params, err = txlog.EncodeParams(args)
+		s.Params, err = entry.EncodeParams(args)
 	}
 	if err != nil {
 		return s, nil, fmt.Errorf("bed: nothing was run: %w", err)
@@ -223,7 +224,7 @@ func storable(d *dialect.Dialect, call dialect.Call) ([]driver.NamedValue, error
 
 // inFlight prepares u for delivery. u's statements were written in a scope and, unless it is nil,
 // on the connection on. inFlight gives u its id and, with receipt, its receipt.
-func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn, a besteffort.Attempts) besteffort.InFlight {
+func (c *connector) inFlight(under scope, receipt bool, u *entry.Unit, on *Conn, a besteffort.Attempts) besteffort.InFlight {
 	session, last := "", c.session.Load() // empty: it is not known what it resolves to
 	switch {
 	case on != nil && on.inner != nil:
@@ -231,7 +232,7 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 	case last != nil:
 		session = *last
 	}
-	u.ID, u.DataSource, u.Settings, u.Session = cmp.Or(under.id, txlog.NewID()), c.target.DataSource, c.target.Settings, session
+	u.ID, u.DataSource, u.Settings, u.Session = cmp.Or(under.id, entry.NewID()), c.target.DataSource, c.target.Settings, session
 	u.TransactionID = u.ID
 	if under.soft != nil {
 		u.TransactionID = under.soft.id

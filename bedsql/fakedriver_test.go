@@ -17,6 +17,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -377,12 +378,12 @@ func (s *set) wantCalls(t *testing.T, want ...string) {
 type spyStorage struct {
 	*txlog.Memory
 	mu      sync.Mutex
-	added   []*txlog.Unit
+	added   []*entry.Unit
 	onAdd   error
 	onClear error // Remove
 }
 
-func (s *spyStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *spyStorage) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	s.mu.Lock()
 	err := s.onAdd
 	if err == nil {
@@ -395,7 +396,7 @@ func (s *spyStorage) Add(ctx context.Context, lease time.Duration, units ...*txl
 	return s.Memory.Add(ctx, lease, units...)
 }
 
-func (s *spyStorage) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *spyStorage) Remove(ctx context.Context, units ...*entry.Unit) error {
 	s.mu.Lock()
 	err := s.onClear
 	s.mu.Unlock()
@@ -413,7 +414,7 @@ func (s *spyStorage) logged() int {
 }
 
 // left returns the entries in the log.
-func (s *spyStorage) left(t *testing.T) []*txlog.Unit {
+func (s *spyStorage) left(t *testing.T) []*entry.Unit {
 	t.Helper()
 	units, err := s.List(context.Background(), txlog.Filter{})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -205,7 +206,7 @@ func mysqlSet(t *testing.T, change ...func(*bedsql.Config)) *set {
 	for _, c := range change {
 		c(&s.cfg)
 	}
-	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &dialect.Dialect{Name: "fake", Flavor: txlog.FlavorMySQL, GeneratedIDs: true}}, s.cfg)
+	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &dialect.Dialect{Name: "fake", Flavor: sqltext.MySQL, GeneratedIDs: true}}, s.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,13 +13,14 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
 
 // DBTX is an open local transaction of the application: *sql.Tx, *sqlx.Tx, gorm's ConnPool, or
 // anything else that runs statements in one.
-type DBTX = txlog.DBTX
+type DBTX = entry.DBTX
 
 // WithTx makes a soft transaction whose entries are rows of tx. tx is a local transaction of the
 // application in a database on the transaction log's server. The entries commit with its own rows,
@@ -58,6 +59,30 @@ func WithTx(tx DBTX) TxOption {
 			s.unusable = fmt.Errorf("bed: With needs an open local transaction, it was given a pool of connections (%T): begin one by BeginTx", tx)
 		}
 	}
+}
+
+// txLog is a log that can write entries as rows of an application's own local
+// transaction in the log's database: they commit with it, or not at all. txlog.SQLStorage
+// implements it.
+type txLog interface {
+	txlog.Storage
+	// AddWithin writes statement n (from 0) of u as a row of the transaction tx, and returns
+	// the number of u's statements in the transaction. A number other than n+1 means that a
+	// savepoint was rolled back: later statements are gone, and n was not written. The entry
+	// has no lease, belongs to u.Lease.Token, is due at once whatever its age (AtOnce), and is
+	// in doubt only if it leaves a receipt. With prove, the statement also checks that the
+	// transaction reaches this log; txlog.ErrLogElsewhere if not. After any other error n is not written,
+	// and the transaction is usable unless the database has ended it. Make one call at a time
+	// for each tx. ctx is passed to tx, and ends the wait for it. For a compensation
+	// (Unit.Undo), each call writes all its parts.
+	AddWithin(ctx context.Context, tx DBTX, u *entry.Unit, n int, prove bool) (there int, err error)
+	// NoteWithin rewrites the parts of the compensation u after AddWithin wrote a statement of
+	// it and a part was added. noted is false if tx no longer holds a statement of u.
+	NoteWithin(ctx context.Context, tx DBTX, u *entry.Unit) (noted bool, err error)
+	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a compensable group: it
+	// writes the Part of the statements, the Receipt and CompensateAfter. Or it makes u wait for the
+	// units in its After.
+	MarkWithin(ctx context.Context, tx DBTX, u *entry.Unit) error
 }
 
 // homeState is the known state of the transaction of WithTx. Only a wrapped driver's transaction
@@ -115,7 +140,7 @@ var (
 	errReplayed = errors.New("bed: the transaction is answered by its idempotency key")
 )
 
-// rollbackTo begins the statements that roll back a half-written entry, here and in txlog.Home.
+// rollbackTo begins the statements that roll back a half-written entry, here and in the log.
 const rollbackTo = "ROLLBACK TO SAVEPOINT bed_"
 
 const releaseGroup = "RELEASE SAVEPOINT bed_group"
@@ -236,8 +261,8 @@ func (h *home) forget(gone func(*stagedWrite) bool) {
 }
 
 // restate has unit hold the statements of u, and then those of more.
-func (h *home) restate(u *stagedUnit, unit *txlog.Unit, more ...*stagedWrite) {
-	unit.Statements = make([]txlog.Statement, 0, len(u.writes)+len(more))
+func (h *home) restate(u *stagedUnit, unit *entry.Unit, more ...*stagedWrite) {
+	unit.Statements = make([]entry.Statement, 0, len(u.writes)+len(more))
 	for _, writes := range [][]*stagedWrite{u.writes, more} {
 		for _, w := range writes {
 			if !w.undo {
@@ -246,7 +271,7 @@ func (h *home) restate(u *stagedUnit, unit *txlog.Unit, more ...*stagedWrite) {
 			unit.Statements = append(unit.Statements, w.statement)
 		}
 	}
-	unit.Order = slices.DeleteFunc(slices.Clone(unit.Order), func(o txlog.Order) bool { // what was rolled back
+	unit.Order = slices.DeleteFunc(slices.Clone(unit.Order), func(o entry.Order) bool { // what was rolled back
 		is := func(w *stagedWrite) bool { return w.order == o.Key }
 		return !slices.ContainsFunc(u.writes, is) && !slices.ContainsFunc(more, is)
 	})
@@ -325,7 +350,7 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 
 // add records one write. The caller has the turn.
 func (h *home) add(ctx context.Context, w *stagedWrite) error {
-	log, ok := w.c.cfg.Storage.(txlog.TxStorage)
+	log, ok := w.c.cfg.Storage.(txLog)
 	if !ok {
 		return h.unwritten(w.c, txlog.ErrLogElsewhere)
 	}
@@ -361,7 +386,7 @@ func (h *home) add(ctx context.Context, w *stagedWrite) error {
 type addition struct {
 	u *stagedUnit
 	// unit is u's with the write.
-	unit txlog.Unit
+	unit entry.Unit
 	// prove means that the transaction has not yet been seen to reach the log.
 	prove     bool
 	rollbacks int
@@ -369,8 +394,8 @@ type addition struct {
 	// compensation if it gets one more part. receipt is the forward receipt to be written for the
 	// transaction's own part.
 	marked  []*stagedUnit
-	back    *txlog.Unit
-	receipt *txlog.Unit
+	back    *entry.Unit
+	receipt *entry.Unit
 }
 
 // begin begins to record a write.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
@@ -246,7 +247,7 @@ func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
 // with a receipt needs no lease for the first moments after an answered COMMIT: if the job is
 // faster, its receipt is there.
 func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
-	var claimed []*txlog.Unit
+	var claimed []*entry.Unit
 	var by []*stagedUnit
 	for _, u := range e.units {
 		cfg := &u.c.cfg
@@ -258,7 +259,7 @@ func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 		case u.unit.Behind != "":
 			u.c.deliverer.Adopt(&u.InFlight) // it has no lease until its turn comes
 			ready = append(ready, u)
-		case e.sure && e.state == homeCommitted && u.unit.Receipt != "" && !(txlog.Lease{Deadline: until}).Over():
+		case e.sure && e.state == homeCommitted && u.unit.Receipt != "" && !(entry.Lease{Deadline: until}).Over():
 			u.c.deliverer.Adopt(&u.InFlight)
 			u.c.deliverer.KeepUntaken(&u.InFlight, until)
 			ready = append(ready, u)

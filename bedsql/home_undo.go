@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/group"
-	"github.com/bedsql/bed/txlog"
 )
 
 // errGroupGone reports that an unseen rollback to a savepoint removed the compensation.
@@ -41,14 +41,14 @@ func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 	case !isOwn && (h.own > 0 || h.local != nil && h.source != source):
 		return a, notRecorded(nothingToUndo)
 	case !isOwn:
-		own := txlog.Unit{}
+		own := entry.Unit{}
 		w.c.inFlight(scope{soft: h.soft}, true, &own, nil, nil)
 		h.own = addPart(&a.u.unit, &own)
 		fallthrough
 	default:
 		w.statement.Part = h.own
 		if p := undo.Parts[h.own-1]; !slices.ContainsFunc(a.u.writes, func(w *stagedWrite) bool { return w.statement.Part == h.own }) {
-			a.receipt = &txlog.Unit{ID: p.Unit, TransactionID: h.soft.id, Receipt: p.Receipt, Statements: []txlog.Statement{{Part: h.own}}}
+			a.receipt = &entry.Unit{ID: p.Unit, TransactionID: h.soft.id, Receipt: p.Receipt, Statements: []entry.Statement{{Part: h.own}}}
 		}
 	}
 	a.unit, a.prove, a.rollbacks = a.u.unit, !h.proved, h.rollbacks
@@ -59,7 +59,7 @@ func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 // noteGroup writes a write's changes to its group into the transaction, before the row of the
 // write. After an error the caller rolls the transaction back to before it. After errGroupGone the
 // caller tries again.
-func (h *home) noteGroup(ctx context.Context, log txlog.TxStorage, a *addition, w *stagedWrite) error {
+func (h *home) noteGroup(ctx context.Context, log txLog, a *addition, w *stagedWrite) error {
 	for _, u := range a.marked {
 		if u.part > 0 && h.looksAhead(u.c) {
 			if err := u.c.forceReceipts(ctx); err != nil {
@@ -94,7 +94,7 @@ func (h *home) noteGroup(ctx context.Context, log txlog.TxStorage, a *addition, 
 
 // leaveReceipt leaves the receipt of the transaction's own part of the group, in the transaction
 // and in c's database.
-func (h *home) leaveReceipt(ctx context.Context, u *txlog.Unit, c *connector) error {
+func (h *home) leaveReceipt(ctx context.Context, u *entry.Unit, c *connector) error {
 	r := c.receipts
 	if place := c.target.Known(false); place != nil {
 		r.Place = place.Name

@@ -13,7 +13,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // IdempotencyKey is a caller's own key for a request: see WithIdempotencyKey.
@@ -147,7 +147,7 @@ func (w *keyedWrite) back() {
 }
 
 // mark puts a unit under the key. w may be nil.
-func (w *keyedWrite) mark(u *txlog.Unit) {
+func (w *keyedWrite) mark(u *entry.Unit) {
 	if w != nil {
 		u.Receipt, u.Fingerprint = w.receipt, w.key.request(u.Statements...).Fingerprint()
 	}
@@ -180,7 +180,7 @@ func (w *keyedWrite) Deliver(ctx context.Context, d *besteffort.InFlight) error 
 }
 
 // request begins a request under the key.
-func (k *IdempotencyKey) request(statements ...txlog.Statement) *attempt.Request {
+func (k *IdempotencyKey) request(statements ...entry.Statement) *attempt.Request {
 	k.of.mu.Lock()
 	defer k.of.mu.Unlock()
 	r := attempt.NewRequest(k.of.key, k.of.own)

@@ -10,16 +10,16 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // keyedTx is the state of a local transaction under an idempotency key, besides its list. It
 // either applies its statements and collects the answers, or replays them.
 type keyedTx struct {
 	*keyedWrite
-	unit    txlog.Unit // its id and receipt
+	unit    entry.Unit // its id and receipt
 	request *attempt.Request
 	answer  attempt.Answer
 	replay  *attempt.Answer
@@ -36,7 +36,7 @@ func (kt *keyedTx) keeps() bool { return kt != nil && kt.kept != nil }
 // was applied, claim rolls inner back, and the keyedTx replays that one's answer.
 func (w *keyedWrite) claim(ctx context.Context, c *Conn, inner driver.Tx) (*keyedTx, attempt.Outcome) {
 	kt := &keyedTx{keyedWrite: w, request: w.key.request(), kept: kept.Of(ctx)}
-	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, w.receipt
+	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = entry.NewID(), c.c.target.DataSource, w.receipt
 	kt.unit.Fingerprint = kt.request.Fingerprint() // until COMMIT knows the whole
 	out, found := attempt.InsertReceipt(ctx, c.c.dialect, &c.session, inner, &kt.unit, c.c.receipts)
 	c.lossy(out)
@@ -54,7 +54,7 @@ func (w *keyedWrite) claim(ctx context.Context, c *Conn, inner driver.Tx) (*keye
 }
 
 // replayed answers the next statement of a replayed transaction.
-func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err error) {
+func (kt *keyedTx) replayed(s entry.Statement, rows bool) (r attempt.Reply, err error) {
 	if kt.at >= len(kt.replay.Statements) {
 		return r, attempt.ReusedCount(kt.at+1, len(kt.replay.Statements))
 	}
@@ -77,14 +77,14 @@ func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err 
 }
 
 // ran collects the answer to an applied statement.
-func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *attempt.Rows) {
+func (kt *keyedTx) ran(s entry.Statement, res driver.Result, rows *attempt.Rows) {
 	if !kt.keeps() {
 		kt.answer.Add(kt.request.Answered(kt.c.dialect.Flavor, s), res, rows)
 	}
 }
 
 // failed collects the error of a statement that leaves t going.
-func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
+func (kt *keyedTx) failed(t *localTx, s entry.Statement, err error) {
 	if !kt.keeps() {
 		kt.answer.AddFailure(kt.request.Answered(kt.c.dialect.Flavor, s), err)
 	}
@@ -92,7 +92,7 @@ func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
 }
 
 // whole is the unit of the whole transaction so far.
-func (kt *keyedTx) whole() *txlog.Unit {
+func (kt *keyedTx) whole() *entry.Unit {
 	u := kt.unit
 	u.Fingerprint = kt.request.Fingerprint()
 	return &u
@@ -196,11 +196,11 @@ var errEndedUnseen = errors.New("a statement in it, such as CALL, has committed 
 
 // mark sets the savepoint before s, if s could end t. t may be nil.
 func (t *localTx) mark(ctx context.Context, s statement) error {
-	if t == nil || t.keyed == nil || t.keyed.replay != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
+	if t == nil || t.keyed == nil || t.keyed.replay != nil || t.c.c.dialect.Flavor != sqltext.MySQL {
 		return nil
 	}
 	switch kind := s.class.Kind; {
-	case kind == sqltext.Opaque, kind == sqltext.Multi, kind == sqltext.Session && executes(txlog.FlavorMySQL, s.SQL):
+	case kind == sqltext.Opaque, kind == sqltext.Multi, kind == sqltext.Session && executes(sqltext.MySQL, s.SQL):
 	default:
 		return nil
 	}

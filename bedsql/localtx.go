@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/order"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // localTx is the open local transaction on a connection, with the unit to be logged at its commit.
@@ -27,7 +28,7 @@ type localTx struct {
 	state txState
 	// lost is the error that made it txLost.
 	lost       error
-	statements []txlog.Statement
+	statements []entry.Statement
 	bytes      int
 	// notReplayable is why the unit must not run again; empty if it may.
 	notReplayable string
@@ -49,7 +50,7 @@ type localTx struct {
 	// home writes entries in it; may be nil. With a home, its COMMIT needs no entry.
 	home *home
 	// order has the order keys of its writes.
-	order []txlog.Order
+	order []entry.Order
 }
 
 // txMode is the treatment of a local transaction's writes.
@@ -149,7 +150,7 @@ func (t *localTx) lostError() error {
 }
 
 // add appends an executed write.
-func (t *localTx) add(s txlog.Statement, cfg *Config) {
+func (t *localTx) add(s entry.Statement, cfg *Config) {
 	if t.tainted != "" {
 		t.unreplayable(t.tainted)
 	}
@@ -330,7 +331,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 // admit returns an error if a write must not run in the open transaction. Otherwise it returns the
 // statement to log and the args to send. guarded means that the guard found something in the
 // write.
-func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args []driver.NamedValue, guarded bool, err error) {
+func (t *localTx) admit(under scope, s statement) (stored entry.Statement, args []driver.NamedValue, guarded bool, err error) {
 	switch k := under.key; {
 	case k != nil && (t.keyed == nil || !k.is(t.keyed.key)):
 		err = unusable("the local transaction was begun without it")
@@ -363,7 +364,7 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args 
 // sends the columns before it waits for the first lock, so the victim of a deadlock gets the error
 // from its rows.
 func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
-	if err != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
+	if err != nil || t.c.c.dialect.Flavor != sqltext.MySQL {
 		return rows, err
 	}
 	buffered, err := attempt.BufferBounded(t.c.c.dialect, rows)

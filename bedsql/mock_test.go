@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -297,7 +298,7 @@ func TestPoint15_PanickingDriverReleasesTheLease(t *testing.T) {
 		_, _ = s.pool.Exec(writeText)
 	}()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		units, err := s.storage.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
+		units, err := s.storage.Claim(context.Background(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

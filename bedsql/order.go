@@ -8,9 +8,9 @@ import (
 
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
 )
 
 var (
@@ -74,7 +74,7 @@ func orderKey(c *connector, under scope) (string, error) {
 	case under.order == "":
 		return "", disordered("it is empty")
 	}
-	return fmt.Sprintf("%s%x", txlog.OrderPrefix, sha256.Sum256(apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
+	return fmt.Sprintf("%s%x", entry.OrderPrefix, sha256.Sum256(apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
 }
 
 // inTurn delivers a write under a key in its turn.

@@ -68,7 +68,7 @@ var exported = map[string]struct {
 // error, or not at all.
 var insideOnly = []string{
 	"txlog.ErrInDoubt", "txlog.ErrUnconfirmed", "txlog.ErrLeaseLost", "txlog.ErrUnusable", "txlog.ErrNotFound",
-	"txlog.ErrLeased", "txlog.ErrCompensated", "txlog.ErrGroup", "txlog.ErrLogElsewhere", "txlog.ErrNotFirst", "bedsql.BehindError", "txlog.ErrClosed", "txlog.LeaseLostError",
+	"txlog.ErrLeased", "txlog.ErrCompensated", "txlog.ErrGroup", "txlog.ErrLogElsewhere", "txlog.ErrNotFirst", "bedsql.BehindError", "txlog.ErrClosed",
 }
 
 type answer string

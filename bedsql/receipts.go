@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
-	"github.com/bedsql/bed/txlog"
 )
 
 // attempt has run make an attempt of u on conn, in u's session. If u leaves a receipt, the table of
 // receipts is there by then, and the log holds its place.
-func (c *connector) attempt(ctx context.Context, conn driver.Conn, u *txlog.Unit, run func() attempt.Outcome) attempt.Outcome {
+func (c *connector) attempt(ctx context.Context, conn driver.Conn, u *entry.Unit, run func() attempt.Outcome) attempt.Outcome {
 	if err := c.target.InSession(ctx, conn, u); err != nil {
 		return c.target.Failed(err)
 	}
@@ -96,7 +97,7 @@ func (c *Conn) eraseInTurn(ctx context.Context) {
 }
 
 // leaveReceipt makes u leave a receipt. known means that u also names the receipt's place.
-func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
+func (c *connector) leaveReceipt(u *entry.Unit) (known bool) {
 	u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
 	place := c.target.Known(false)
 	if place != nil {
@@ -119,7 +120,7 @@ func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 }
 
 // replay runs a unit once more.
-func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
+func (c *connector) replay(ctx context.Context, conn driver.Conn, u *entry.Unit) attempt.Outcome {
 	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) })
 }
 
@@ -132,7 +133,7 @@ const eraseBatch = 32
 // erasesInTurn reports whether receipts are erased on the callers' own connections between their
 // writes, instead of after calls return. SQLite does so: it has one writer at a time, and an
 // application with one connection is never locked out.
-func (c *connector) erasesInTurn() bool { return c.dialect.Flavor == txlog.FlavorSQLite }
+func (c *connector) erasesInTurn() bool { return c.dialect.Flavor == sqltext.SQLite }
 
 // eraseReceipts erases unneeded receipts on a connection of the pool. Those that it cannot erase
 // stay for their retention.

@@ -8,7 +8,6 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // unmet is a write of an open local transaction that did not meet its row requirement. The
@@ -30,7 +29,7 @@ func (s scope) require(call *dialect.Call) error {
 }
 
 // unchecked refuses, in a scope that requires rows, any possible write other than a single DML.
-func (s scope) unchecked(st statement, f txlog.Flavor) error {
+func (s scope) unchecked(st statement, f sqltext.Flavor) error {
 	why := ""
 	switch {
 	case !s.required.Given():
@@ -48,7 +47,7 @@ func (s scope) unchecked(st statement, f txlog.Flavor) error {
 		"send each write by itself, or use a context without the requirement", why)
 }
 
-func executes(f txlog.Flavor, text string) bool {
+func executes(f sqltext.Flavor, text string) bool {
 	for t := range sqltext.Tokens(f, 0, text) {
 		return t.Is("EXECUTE")
 	}

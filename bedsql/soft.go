@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -66,7 +67,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 		return ctx, nil, fmt.Errorf("%w (%s)", ErrNested, outer.id)
 	}
 	in := scopeOf(ctx)
-	s := &SoftTransaction{id: txlog.NewID(), ctx: ctx, key: in.key, idle: make(chan struct{})}
+	s := &SoftTransaction{id: entry.NewID(), ctx: ctx, key: in.key, idle: make(chan struct{})}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)

@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Staged makes a soft transaction that only records: Exec under its context sends nothing. End
@@ -111,7 +111,7 @@ func (g *staging) remove(gone func(*stagedWrite) bool, why error) {
 // stagedWrite is a recorded write, and the Result that its Exec returned.
 type stagedWrite struct {
 	c         *connector
-	statement txlog.Statement
+	statement entry.Statement
 	receipt   bool
 	// id is a message's.
 	id string

@@ -9,9 +9,9 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/group"
 	"github.com/bedsql/bed/internal/order"
-	"github.com/bedsql/bed/txlog"
 )
 
 // stagedUnit is the part of a group for one data source, or one message.
@@ -21,7 +21,7 @@ type stagedUnit struct {
 
 	c      *connector
 	writes []*stagedWrite
-	unit   txlog.Unit
+	unit   entry.Unit
 	// keyed is the unit's write under its key; nil without a key.
 	keyed *keyedWrite
 	// behind is why it is left to the job: a part of its group, or a message before it, is
@@ -81,8 +81,8 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 	var err error
 	if back != nil {
 		g.Deliverer, g.Compensation = back.c.deliverer, &back.InFlight
-		g.Undo = func(ctx context.Context, part *txlog.Unit) attempt.Outcome { return onPart(ctx, s, part, attempt.Undo) }
-		g.Look = func(ctx context.Context, part *txlog.Unit) attempt.Outcome { return onPart(ctx, s, part, lookAtPart) }
+		g.Undo = func(ctx context.Context, part *entry.Unit) attempt.Outcome { return onPart(ctx, s, part, attempt.Undo) }
+		g.Look = func(ctx context.Context, part *entry.Unit) attempt.Outcome { return onPart(ctx, s, part, lookAtPart) }
 		for _, u := range units {
 			g.Parts = append(g.Parts, &u.InFlight)
 		}
@@ -139,7 +139,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 		units[i].writes = append(units[i].writes, w)
 	}
 	for _, u := range units {
-		statements := make([]txlog.Statement, len(u.writes))
+		statements := make([]entry.Statement, len(u.writes))
 		receipt := false
 		for i, w := range u.writes {
 			statements[i] = w.statement

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 func TestStagedWriteSendsTheLoggedValues(t *testing.T) {
@@ -35,11 +35,11 @@ func TestStagedWriteSendsTheLoggedValues(t *testing.T) {
 					stored[i].Name, stored[i].Value = n.Name, n.Value
 				}
 			}
-			params, err := txlog.EncodeParams(stored)
+			params, err := entry.EncodeParams(stored)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := txlog.DecodeParams(params)
+			want, err := entry.DecodeParams(params)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // passThrough hands a write straight to the driver, unlogged.
@@ -67,7 +67,7 @@ func (c *Conn) sendUnlogged(ctx context.Context, s statement) (r attempt.Reply, 
 		return r, err
 	case c.dead:
 		return r, driver.ErrBadConn // a BEGIN could commit what is still open
-	case c.pinned != "" && d.Flavor != txlog.FlavorSQLite && (d.Idle == nil || !d.Idle(c.inner)):
+	case c.pinned != "" && d.Flavor != sqltext.SQLite && (d.Idle == nil || !d.Idle(c.inner)):
 		return r, fmt.Errorf("bed: the write was not sent: its rows can be checked only in a local transaction (RequireRows, AtLeastRows), which cannot be begun safely here (%s); "+
 			"begin one by BeginTx, or use another connection", c.pinned)
 	}

@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // watchedRows are rows read inside a local transaction. The error at their end may mean that the
@@ -31,7 +31,7 @@ var (
 // watch watches the rows of a query inside a local transaction, unless they are already complete.
 // Only on MySQL can a failed query end its transaction and leave the session in autocommit.
 func (t *localTx) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
-	if err != nil || rows == nil || t == nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
+	if err != nil || rows == nil || t == nil || t.c.c.dialect.Flavor != sqltext.MySQL {
 		return rows
 	}
 	if b, read := rows.(*attempt.Rows); read && b.Whole() {

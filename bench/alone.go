@@ -291,7 +291,7 @@ func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, up
 	if err := target.createReceipts(ctx); err != nil {
 		return nil, err
 	}
-	now, retention := txlog.FlavorMySQL.Clock(), attempt.DefaultRetention.Milliseconds()
+	now, retention := sqltext.MySQL.Clock(), attempt.DefaultRetention.Milliseconds()
 	compound, err := pool.PrepareContext(ctx, "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; START TRANSACTION; "+
 		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, id, '"+aloneToken+"', 0, "+now+", creation_time + "+strconv.FormatInt(retention, 10)+"); "+
 		update+"; COMMIT; END")
@@ -331,7 +331,7 @@ func (s *aloneServer) run(pool *sql.DB, text string, args []any) error {
 }
 
 func (s *aloneServer) insert(adds []*wish) error {
-	now := txlog.FlavorMySQL.Clock()
+	now := sqltext.MySQL.Clock()
 	row := "(?, 'BestEffortsDelivery', ?, ?, ?, " + now + ", 0, ?, 0, 1, ?, '', '', '', 1, " + now + " + 60000, NULL, 0, ?, " + now + " + 60000)"
 	var args []any
 	for _, w := range adds {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -114,10 +115,10 @@ func (c *claims) heap(ctx context.Context, driver string, parked int) (*heap, er
 
 // claim measures one claim of units left to the job before, and removes them.
 func (h *heap) claim(ctx context.Context) (ms, allocated float64, err error) {
-	units := make([]*txlog.Unit, claimLimit)
+	units := make([]*entry.Unit, claimLimit)
 	for i := range units {
-		units[i] = &txlog.Unit{ID: txlog.NewID(), DataSource: claimSource,
-			Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = balance + ? WHERE id = ?", Params: "[1,2]"}}}
+		units[i] = &entry.Unit{ID: entry.NewID(), DataSource: claimSource,
+			Statements: []entry.Statement{{SQL: "UPDATE account SET balance = balance + ? WHERE id = ?", Params: "[1,2]"}}}
 	}
 	if err := h.storage.Add(ctx, time.Minute, units...); err != nil {
 		return 0, 0, err
@@ -129,13 +130,13 @@ func (h *heap) claim(ctx context.Context) (ms, allocated float64, err error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := time.Now()
-	claimed, err := h.storage.Claim(ctx, txlog.ClaimRequest{DataSource: claimSource, Limit: claimLimit, Lease: time.Minute})
+	claimed, err := h.storage.Claim(ctx, entry.ClaimRequest{DataSource: claimSource, Limit: claimLimit, Lease: time.Minute})
 	took := time.Since(start)
 	runtime.ReadMemStats(&after)
 	if err != nil {
 		return 0, 0, err
 	}
-	same := func(a, b *txlog.Unit) bool { return a.ID == b.ID }
+	same := func(a, b *entry.Unit) bool { return a.ID == b.ID }
 	if !slices.EqualFunc(claimed, units, same) {
 		return 0, 0, fmt.Errorf("a claim beside %d parked rows gave %d units, not the %d that are due", h.parked, len(claimed), claimLimit)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -223,10 +224,10 @@ func (d *drain) job(target *place, g bedsql.Guarantee, change func(*asyncjob.Con
 		if err != nil {
 			return nil, nil, err
 		}
-		leave := func(id int64) (*txlog.Unit, error) {
-			params, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: id}})
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: t.DataSource, Settings: t.Settings,
-				Statements: []txlog.Statement{{SQL: target.update(table), Params: params}}}
+		leave := func(id int64) (*entry.Unit, error) {
+			params, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: id}})
+			u := &entry.Unit{ID: entry.NewID(), DataSource: t.DataSource, Settings: t.Settings,
+				Statements: []entry.Statement{{SQL: target.update(table), Params: params}}}
 			if g == bedsql.ExactlyOnce {
 				u.Receipt = u.ID
 			}
@@ -246,7 +247,7 @@ func (d *drain) job(target *place, g bedsql.Guarantee, change func(*asyncjob.Con
 			return err
 		}
 		// After the first round only the steady state of a job remains.
-		err = fill(ctx, log, storage, warmUnits, func(int64) (*txlog.Unit, error) { return leave(noRow) })
+		err = fill(ctx, log, storage, warmUnits, func(int64) (*entry.Unit, error) { return leave(noRow) })
 		if err == nil {
 			err = round(ctx, warmUnits)
 		}
@@ -270,8 +271,8 @@ func (d *drain) job(target *place, g bedsql.Guarantee, change func(*asyncjob.Con
 
 // fill adds the units as failed first attempts leave them: handed over, not in
 // doubt, due.
-func fill(ctx context.Context, log *place, storage txlog.Storage, units int, leave func(int64) (*txlog.Unit, error)) error {
-	var batch []*txlog.Unit
+func fill(ctx context.Context, log *place, storage txlog.Storage, units int, leave func(int64) (*entry.Unit, error)) error {
+	var batch []*entry.Unit
 	for id := int64(1); id <= int64(units); id++ {
 		u, err := leave(id)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -66,11 +67,11 @@ func TestBulkActionsSucceedWhileFailuresArrive(t *testing.T) {
 		for range 3 {
 			writers.Go(func() {
 				for tick := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-tick.C { // 150 a second
-					u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+					u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
 					if err := log.Add(t.Context(), time.Minute, u); err != nil {
 						t.Error(err)
 					}
-					if err := log.Release(t.Context(), u, txlog.Verdict{Park: true, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}); err != nil {
+					if err := log.Release(t.Context(), u, entry.Verdict{Park: true, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}); err != nil {
 						t.Error(err)
 					}
 					mu.Lock()

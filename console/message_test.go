@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -23,21 +24,21 @@ func TestMessageIsShownByItsTopicAndRevealedWithItsPayload(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	m := &broker.Message{ID: txlog.NewID(), Topic: "orders.shipped", Metadata: map[string]string{"tenant": secretValue}, Payload: []byte("order " + secretValue)}
+	m := &broker.Message{ID: entry.NewID(), Topic: "orders.shipped", Metadata: map[string]string{"tenant": secretValue}, Payload: []byte("order " + secretValue)}
 	m.UUID = m.ID
 	text, args, err := broker.Statement(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	params, err := txlog.EncodeParams(broker.Named(args))
+	params, err := entry.EncodeParams(broker.Named(args))
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &txlog.Unit{ID: m.ID, TransactionID: m.ID, DataSource: "events", Settings: broker.Settings, Statements: []txlog.Statement{{SQL: text, Params: params}}}
+	u := &entry.Unit{ID: m.ID, TransactionID: m.ID, DataSource: "events", Settings: broker.Settings, Statements: []entry.Statement{{SQL: text, Params: params}}}
 	if err := log.Add(t.Context(), time.Minute, u); err != nil {
 		t.Fatal(err)
 	}
-	if err := log.Release(t.Context(), u, txlog.Verdict{Park: true, Err: "its handler failed"}); err != nil {
+	if err := log.Release(t.Context(), u, entry.Verdict{Park: true, Err: "its handler failed"}); err != nil {
 		t.Fatal(err)
 	}
 	asked := errors.New("the broker was asked")

@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -42,13 +43,13 @@ func TestAPIOnARealLogMatchesItsDescription(t *testing.T) {
 		if mark == "" {
 			mark = "?"
 		}
-		params, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: int64(9007199254740993)}})
+		params, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: int64(9007199254740993)}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var ids []string
 		for i := range 5 {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: "amounts", Statements: []txlog.Statement{{SQL: fmt.Sprintf("INSERT INTO amounts VALUES (%d, %s)", i, mark), Params: params}}, Settings: where.Settings}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: "amounts", Statements: []entry.Statement{{SQL: fmt.Sprintf("INSERT INTO amounts VALUES (%d, %s)", i, mark), Params: params}}, Settings: where.Settings}
 			u.TransactionID = u.ID
 			if i > 0 {
 				u.TransactionID = ids[0]
@@ -58,7 +59,7 @@ func TestAPIOnARealLogMatchesItsDescription(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i < 4 {
-				if err := log.Release(t.Context(), u, txlog.Verdict{Park: i > 0, Err: "Error 1062 (23000): Duplicate entry '" + secretValue + "' for key 'u'", CountTry: true}); err != nil {
+				if err := log.Release(t.Context(), u, entry.Verdict{Park: i > 0, Err: "Error 1062 (23000): Duplicate entry '" + secretValue + "' for key 'u'", CountTry: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -119,7 +120,7 @@ func TestAPIOnARealLogMatchesItsDescription(t *testing.T) {
 		call(200, "POST", act, "/entries/"+ids[1]+"/park", `{}`, "otto")
 		call(400, "POST", act, "/entries/"+ids[1]+"/discard", `{}`, "otto")
 		call(409, "POST", act, "/entries/"+ids[4]+"/discard", `{"reason": "r"}`, "otto")
-		call(404, "POST", act, "/entries/"+txlog.NewID()+"/discard", `{"reason": "r"}`, "otto")
+		call(404, "POST", act, "/entries/"+entry.NewID()+"/discard", `{"reason": "r"}`, "otto")
 		amend := "/entries/{id}/amend"
 		call(200, "POST", amend, "/entries/"+ids[2]+"/amend", `{"sql": "INSERT INTO amounts VALUES (2, `+mark+`)", "parameters": [9007199254740995], "reason": "r"}`, "vera")
 		call(409, "POST", amend, "/entries/"+ids[2]+"/amend", `{"sql": "DELETE FROM gone", "reason": "r"}`, "vera")

@@ -11,7 +11,7 @@ import (
 	"unicode"
 
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // formats find other packages' texts for pages, in each package's own form. A text with a suffix
@@ -129,7 +129,7 @@ func TestChinesePagesHoldNoEnglishSentence(t *testing.T) {
 	d := f.entries[0]
 	d.NotReplayable, d.VerdictDetail, d.Unreadable = "it read before it wrote", "an attempt may be running at this moment", "statement 1 of 2: the parameters of statement 2 cannot be read"
 	d.InDoubt = true
-	f.trial = &ops.Trial{Notes: append([]string{"the job will not run it: a statement depends on its session"}, ops.NotRolledBack[txlog.FlavorMySQL]...), Error: "no answer within 9s: Error 1205: Lock wait", Class: "unreachable"}
+	f.trial = &ops.Trial{Notes: append([]string{"the job will not run it: a statement depends on its session"}, ops.NotRolledBack[sqltext.MySQL]...), Error: "no answer within 9s: Error 1205: Lock wait", Class: "unreachable"}
 	c := open(t, f)
 	whole := regexp.MustCompile(`(?s)<(head|code|time|svg)\b.*?</(head|code|time|svg)>|<(\w+) class="(error|person)[^"]*"[^>]*>.*?</(\w+)>`)
 	tag, english := regexp.MustCompile(`<[^>]*>`), regexp.MustCompile(`[A-Za-z']{2,} [a-z']{2,}[^\n]*`)

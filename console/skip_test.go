@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -26,14 +27,14 @@ func TestSkipFreesThoseBehindByPageAndAPI(t *testing.T) {
 		defer c.Close()
 		var ids []string
 		for range 4 {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}, Order: []txlog.Order{{Key: txlog.OrderPrefix + "k"}}}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}, Order: []entry.Order{{Key: entry.OrderPrefix + "k"}}}
 			u.TransactionID, u.Receipt = u.ID, u.ID
 			ids = append(ids, u.ID)
 			if err := log.Add(t.Context(), time.Minute, u); err != nil {
 				t.Fatal(err)
 			}
 			if u.Behind == "" {
-				if err := log.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, Err: "no"}); err != nil {
+				if err := log.Release(t.Context(), u, entry.Verdict{Park: true, CountTry: true, Err: "no"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -67,7 +68,7 @@ func TestSkipFreesThoseBehindByPageAndAPI(t *testing.T) {
 			"a reader":         {api, `{"reason": "r"}`, "rita", 403},
 			"without a reason": {api, `{}`, "otto", 400},
 			"one that waits":   {"/api/v1/entries/" + ids[1] + "/skip", `{"reason": "r"}`, "otto", 409},
-			"one that is gone": {"/api/v1/entries/" + txlog.NewID() + "/skip", `{"reason": "r"}`, "otto", 404},
+			"one that is gone": {"/api/v1/entries/" + entry.NewID() + "/skip", `{"reason": "r"}`, "otto", 404},
 			"several":          {"/api/v1/entries/bulk", `{"filter": {"state": "parked"}, "action": "skip", "count": 1, "reason": "r"}`, "otto", 404},
 		} {
 			if code, body, _ := post(got.path, got.body, got.who); code != got.want {
@@ -86,7 +87,7 @@ func TestSkipFreesThoseBehindByPageAndAPI(t *testing.T) {
 		}
 		state(1, true, "", 0)
 		state(2, false, "", 1)
-		got, err := log.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: time.Minute})
+		got, err := log.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: time.Minute})
 		if err != nil || len(got) != 1 || got[0].ID != ids[2] {
 			t.Errorf("due is %+v, %v", got, err)
 		}

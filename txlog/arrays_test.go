@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // oddText returns a text that is special in some kind of value lists, or resembles no value.
@@ -40,20 +40,20 @@ func TestUnitsWrittenTogetherComeBackIntact(t *testing.T) {
 			source, sql := same(bit(0), name), same(bit(1), name)
 			settings, reason := same(bit(2), text), same(bit(3), text)
 			fingerprint := same(bit(0), text)
-			units := make([]*txlog.Unit, 9)
+			units := make([]*entry.Unit, 9)
 			for i := range units {
-				u := &txlog.Unit{ID: txlog.NewID(), DataSource: source(), Settings: settings(), NotReplayable: reason()}
+				u := &entry.Unit{ID: entry.NewID(), DataSource: source(), Settings: settings(), NotReplayable: reason()}
 				for range 1 + r.IntN(1+int(seed%3)) {
-					u.Statements = append(u.Statements, txlog.Statement{SQL: sql(), Params: `["` + strings.Repeat("x", r.IntN(3)) + `"]`})
+					u.Statements = append(u.Statements, entry.Statement{SQL: sql(), Params: `["` + strings.Repeat("x", r.IntN(3)) + `"]`})
 				}
 				switch {
 				case bit(1):
 					u.Receipt = u.ID
 				case r.IntN(2) == 0:
-					u.Receipt, u.Fingerprint = txlog.NewID(), fingerprint()
+					u.Receipt, u.Fingerprint = entry.NewID(), fingerprint()
 				}
 				if bit(2) && r.IntN(2) == 0 {
-					u.TransactionID = txlog.NewID()
+					u.TransactionID = entry.NewID()
 				}
 				units[i] = u
 			}

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // The lock for finding due rows only saves waiting. Without an effective lock (TiDB), or with the
@@ -22,7 +22,7 @@ func TestNoUnitIsClaimedTwiceWithoutEffectiveLocks(t *testing.T) {
 		}
 		mustAdd(t, writer, units...)
 		for _, u := range units {
-			if err := writer.Release(t.Context(), u, txlog.Verdict{}); err != nil {
+			if err := writer.Release(t.Context(), u, entry.Verdict{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -34,7 +34,7 @@ func TestNoUnitIsClaimedTwiceWithoutEffectiveLocks(t *testing.T) {
 			s.Unlocked()
 			wg.Go(func() {
 				for {
-					got, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 7, Lease: time.Minute})
+					got, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 7, Lease: time.Minute})
 					if err != nil {
 						t.Error(err)
 						return

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 // plan returns the database's plan of a statement as text.
-func plan(t *testing.T, pool *sql.DB, f Flavor, sh shape, args ...any) string {
+func plan(t *testing.T, pool *sql.DB, f sqltext.Flavor, sh shape, args ...any) string {
 	t.Helper()
 	rows, err := pool.Query(f.Pick(sqltext.Texts{MySQL: "EXPLAIN ", Postgres: "EXPLAIN ", SQLite: "EXPLAIN QUERY PLAN "})+sh.text(f), args...)
 	if err != nil {
@@ -110,7 +111,7 @@ func TestManyRowStatementLeavesOtherRowsAlone(t *testing.T) {
 	units := make([]*Unit, 300)
 	ids := make([]any, 256)
 	for i := range units {
-		units[i] = &Unit{ID: NewID(), DataSource: "orders", Statements: []Statement{{SQL: "UPDATE a"}}}
+		units[i] = &Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
 		if i < len(ids) {
 			ids[i] = units[i].ID
 		}
@@ -120,9 +121,9 @@ func TestManyRowStatementLeavesOtherRowsAlone(t *testing.T) {
 	}
 	pool := db.Open(t)
 	for what, got := range map[string]string{
-		"removal": plan(t, pool, FlavorMySQL, shape{kind: deleteOwned, rows: len(ids)}, append(slices.Clip(ids), "token")...),
-		"claim":   plan(t, pool, FlavorMySQL, shape{kind: takeRows, rows: len(ids)}, append(append([]any{"token", 1, 1}, ids...), 1<<60)...),
-		"renewal": plan(t, pool, FlavorMySQL, shape{kind: renewOwned, rows: len(ids)}, append(append([]any{1, 1}, ids...), "token")...),
+		"removal": plan(t, pool, sqltext.MySQL, shape{kind: deleteOwned, rows: len(ids)}, append(slices.Clip(ids), "token")...),
+		"claim":   plan(t, pool, sqltext.MySQL, shape{kind: takeRows, rows: len(ids)}, append(append([]any{"token", 1, 1}, ids...), 1<<60)...),
+		"renewal": plan(t, pool, sqltext.MySQL, shape{kind: renewOwned, rows: len(ids)}, append(append([]any{1, 1}, ids...), "token")...),
 	} {
 		if !strings.Contains(got, "type=range") || !strings.Contains(got, "key=PRIMARY") {
 			t.Errorf("the %s reads rows that it does not name:\n%s", what, got)

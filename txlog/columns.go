@@ -11,10 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 )
+
+// transactionType is the value of the column transaction_type: Sharding-JDBC 1.x's name for
+// its best-efforts-delivery soft transactions.
+const transactionType = "BestEffortsDelivery"
 
 // row is a statement as a row of the table. It is a copy: a caller that has stopped waiting
 // may write to its unit.
@@ -28,9 +32,9 @@ type row struct {
 	lease                                 int64
 }
 
-// row returns the row of u's statement i; settings comes from encodeSettings.
-func (u *Unit) row(i int, settings string) row {
-	text, params := u.Statements[i].encode()
+// rowOf returns the row of u's statement i; settings comes from encodeSettings.
+func rowOf(u *Unit, i int, settings string) row {
+	text, params := encode(&u.Statements[i])
 	if i == 0 {
 		params = wrapAfter(u.After, params)
 	}
@@ -38,7 +42,7 @@ func (u *Unit) row(i int, settings string) row {
 		params = wrapOrder(u.Order, params)
 	}
 	return row{
-		id: rowID(u.ID, i), source: u.DataSource, text: text, params: params,
+		id: entry.RowID(u.ID, i), source: u.DataSource, text: text, params: params,
 		transaction: u.TransactionID, no: i, count: len(u.Statements),
 		settings: settings, notReplayable: u.NotReplayable, receipt: u.Receipt, fingerprint: u.Fingerprint, token: u.Lease.Token,
 	}
@@ -134,7 +138,7 @@ func (c *column) isParam() bool { return c.text != nil || c.number != nil }
 var (
 	// insertInto begins an INSERT; columnNames holds its list of columns for each database.
 	insertInto  string
-	columnNames = map[Flavor]string{}
+	columnNames = map[sqltext.Flavor]string{}
 	// unitColumns are read for every unit, from its first row.
 	unitColumns string
 	// newRow is a row of VALUES.
@@ -183,7 +187,7 @@ func init() {
 	}
 	list := func(all []string) string { return strings.Join(all, ", ") }
 	insertInto = "INSERT INTO transaction_log (" + list(names) + ")"
-	for _, f := range []Flavor{FlavorMySQL, FlavorPostgres, FlavorSQLite} {
+	for _, f := range []sqltext.Flavor{sqltext.MySQL, sqltext.Postgres, sqltext.SQLite} {
 		columnNames[f] = f.Text(" (" + list(names) + ")")
 	}
 	unitColumns = list(read) + ", {now}"
@@ -230,7 +234,7 @@ func (r *row) args(args []any) []any {
 // insert writes rows by one statement. It pads a list of rows with copies of the smallest
 // one.
 func (db *database) insert(ctx context.Context, q runner, rows []*row) error {
-	if len(rows) > 1 && db.backend.Flavor == FlavorPostgres {
+	if len(rows) > 1 && db.backend.Flavor == sqltext.Postgres {
 		return insertArrays(ctx, q, rows)
 	}
 	size, least := len(rows), rows[0]
@@ -267,7 +271,7 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 		case c.text != nil:
 			args = append(args, arrayOf(rows, c.text, sqltext.AppendElement))
 		case c.number != nil:
-			args = append(args, arrayOf(rows, c.number, appendInt))
+			args = append(args, arrayOf(rows, c.number, entry.AppendInt))
 		}
 	}
 	_, err := run(ctx, q, shape{kind: insertColumns}, args...)
@@ -361,9 +365,9 @@ func (r *reading) readAfter(text string) (params string) {
 }
 
 // encode returns the texts of the columns sql and parameters.
-func (s *Statement) encode() (text, params string) {
+func encode(s *entry.Statement) (text, params string) {
 	text, params = s.SQL, s.Params
-	if !storableText(text) || strings.HasPrefix(text, oddSQL) {
+	if !entry.StorableText(text) || strings.HasPrefix(text, oddSQL) {
 		text = oddSQL + base64.StdEncoding.EncodeToString([]byte(text))
 	}
 	if s.Prepared {
@@ -379,56 +383,41 @@ func (s *Statement) encode() (text, params string) {
 }
 
 // encodeSettings returns the text of the column settings.
-func (u *Unit) encodeSettings() string {
+func encodeSettings(u *Unit) string {
 	var stack [384]byte
-	b := appendQuoted(append(stack[:0], `{"settings":`...), u.Settings)
+	b := entry.AppendQuoted(append(stack[:0], `{"settings":`...), u.Settings)
 	if u.Session != "" {
-		b = appendQuoted(append(b, `,"session":`...), u.Session)
+		b = entry.AppendQuoted(append(b, `,"session":`...), u.Session)
 	} else if u.Account != "" {
-		b = appendQuoted(append(b, `,"account":`...), u.Account)
+		b = entry.AppendQuoted(append(b, `,"account":`...), u.Account)
 	}
 	if u.Place != "" {
-		b = appendQuoted(append(b, `,"receipts":`...), u.Place)
+		b = entry.AppendQuoted(append(b, `,"receipts":`...), u.Place)
 	}
 	if u.TraceParent != "" {
-		b = appendQuoted(append(b, `,"traceparent":`...), u.TraceParent)
+		b = entry.AppendQuoted(append(b, `,"traceparent":`...), u.TraceParent)
 	}
 	if u.CompensateAfter > 0 {
-		b = strconv.AppendInt(append(b, `,"turn_after":`...), millis(u.CompensateAfter), 10)
+		b = strconv.AppendInt(append(b, `,"turn_after":`...), entry.Millis(u.CompensateAfter), 10)
 	}
 	if u.ContendedFrom > 0 {
-		b = strconv.AppendInt(append(b, `,"contended_from":`...), millis(u.ContendedFrom), 10)
+		b = strconv.AppendInt(append(b, `,"contended_from":`...), entry.Millis(u.ContendedFrom), 10)
 	}
 	if u.Undo != nil {
-		b = u.Undo.appendTo(append(b, `,"undo":`...))
+		b = u.Undo.AppendTo(append(b, `,"undo":`...))
 	}
 	return string(append(b, '}'))
 }
 
 // errorText makes s storable: it replaces invalid characters, then cuts a text that is too
 // long.
-func errorText(s string) string { return cutText(s, maxErrorText) }
-
-func cutText(s string, most int) string {
-	if !storableText(s) {
-		s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	}
-	if len(s) <= most {
-		return s
-	}
-	const more = "…"
-	end := most - len(more)
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + more
-}
+func errorText(s string) string { return entry.CutText(s, entry.MaxErrorText) }
 
 // reading reads a unit from its first row, column by column as text, so that an unreadable
 // value does not hide the others.
 type reading struct {
 	unit  *Unit
-	first Statement
+	first entry.Statement
 	rows  int
 	// next is next_try_time.
 	next int64
@@ -479,7 +468,7 @@ func (r *reading) readParams(v sql.NullString) {
 	}
 	sign, params, required, whole := unwrap(params, requiredStart, requiredThen)
 	if required {
-		if s.Required, required = readRequirement(sign); !required || !whole {
+		if s.Required, required = entry.ReadRequirement(sign); !required || !whole {
 			r.note("does not say how many rows the statement must change")
 		}
 	}
@@ -487,8 +476,8 @@ func (r *reading) readParams(v sql.NullString) {
 }
 
 func (r *reading) readCount(v sql.NullString) {
-	if r.rows = int(r.number(v)); r.rows < 1 || r.rows > MaxStatements {
-		r.note("is not between 1 and " + strconv.Itoa(MaxStatements))
+	if r.rows = int(r.number(v)); r.rows < 1 || r.rows > entry.MaxStatements {
+		r.note("is not between 1 and " + strconv.Itoa(entry.MaxStatements))
 		r.rows = 1
 	}
 }
@@ -496,14 +485,14 @@ func (r *reading) readCount(v sql.NullString) {
 // storedSettings is the column settings: the session settings of the unit's delivery, and
 // the unit's origin.
 type storedSettings struct {
-	Settings        string `json:"settings"`
-	Session         string `json:"session,omitempty"`
-	Account         string `json:"account,omitempty"`
-	Place           string `json:"receipts,omitempty"`
-	TraceParent     string `json:"traceparent,omitempty"`
-	CompensateAfter int64  `json:"turn_after,omitempty"`
-	Contended       int64  `json:"contended_from,omitempty"`
-	Undo            *Undo  `json:"undo,omitempty"`
+	Settings        string      `json:"settings"`
+	Session         string      `json:"session,omitempty"`
+	Account         string      `json:"account,omitempty"`
+	Place           string      `json:"receipts,omitempty"`
+	TraceParent     string      `json:"traceparent,omitempty"`
+	CompensateAfter int64       `json:"turn_after,omitempty"`
+	Contended       int64       `json:"contended_from,omitempty"`
+	Undo            *entry.Undo `json:"undo,omitempty"`
 }
 
 func (r *reading) readSettings(v sql.NullString) {
@@ -530,15 +519,15 @@ func unitOf(values []sql.NullString) *Unit {
 		c.read(&r, values[i])
 	}
 	now, _ := strconv.ParseInt(values[len(readColumns)].String, 10, 64)
-	u.blocked = r.next >= blockedFrom
-	u.Leased = u.Leased && r.next > now && !u.blocked
-	r.next = min(r.next, blockedFrom)
+	u.Blocked = r.next >= entry.WaitsFrom
+	u.Leased = u.Leased && r.next > now && !u.Blocked
+	r.next = min(r.next, entry.WaitsFrom)
 	u.ReadAt = time.UnixMilli(now)
 	if u.AtOnce = r.next == atOnce; u.AtOnce {
 		r.next, u.ContendedFrom = now, 0 // an operator retried it
 	}
 	u.NextTry = time.UnixMilli(r.next)
-	u.Statements = make([]Statement, r.rows)
+	u.Statements = make([]entry.Statement, r.rows)
 	u.Statements[0] = r.first
 	u.Unreadable = r.problem
 	return u
@@ -566,7 +555,7 @@ func loadStatements(ctx context.Context, q runner, all []*Unit) error {
 	of := map[string]*Unit{}
 	missing := map[*Unit]int{}
 	for _, u := range all {
-		if more := rowIDs(u.ID, len(u.Statements))[1:]; len(more) > 0 {
+		if more := entry.RowIDs(u.ID, len(u.Statements))[1:]; len(more) > 0 {
 			of[u.ID], missing[u] = u, len(more)
 			ids = append(ids, more...)
 		}
@@ -578,12 +567,12 @@ func loadStatements(ctx context.Context, q runner, all []*Unit) error {
 			if err := rows.Scan(&id, &text, &params); err != nil {
 				return err
 			}
-			u := of[headID(id)]
+			u := of[entry.HeadID(id)]
 			if u == nil {
 				return nil
 			}
 			missing[u]--
-			n, _ := strconv.ParseUint(id[idPrefix:], 16, 12)
+			n, _ := strconv.ParseUint(id[entry.IDPrefix:], 16, 12)
 			r := reading{unit: u, column: "sql"}
 			r.readSQL(text)
 			r.column = "parameters"

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 func TestTheColumnsAreThoseOfEachSchema(t *testing.T) {
@@ -14,7 +17,7 @@ func TestTheColumnsAreThoseOfEachSchema(t *testing.T) {
 	for _, c := range columns {
 		want = append(want, c.name)
 	}
-	for _, f := range []Flavor{FlavorMySQL, FlavorPostgres, FlavorSQLite} {
+	for _, f := range []sqltext.Flavor{sqltext.MySQL, sqltext.Postgres, sqltext.SQLite} {
 		var has []string
 		for _, c := range logTables(f)[0].Columns {
 			has = append(has, c.Name)
@@ -35,7 +38,7 @@ func TestEachColumnNamesTheStatementsThatChangeIt(t *testing.T) {
 				want = append(want, c.name)
 			}
 		}
-		for _, m := range assigned.FindAllStringSubmatch(shape{kind: k, rows: 1}.text(FlavorSQLite), -1) {
+		for _, m := range assigned.FindAllStringSubmatch(shape{kind: k, rows: 1}.text(sqltext.SQLite), -1) {
 			has = append(has, m[1])
 		}
 		slices.Sort(has)
@@ -60,39 +63,39 @@ func FuzzWhatIsKeptInAColumnIsReadAsItWas(f *testing.F) {
 	f.Add("\x00", `[{"prepared":1}]`, "", "", "")
 	f.Add("\xff-- base64 ", "", `{"settings":"x"}`, "<>&", " ")
 	f.Fuzz(func(t *testing.T, sql, params, settings, place, trace string) {
-		column, _ := (&Statement{SQL: sql}).encode()
-		if r := read(column, (*reading).readSQL); r.problem != nil || r.first.SQL != sql || !storableText(column) {
+		column, _ := encode(&entry.Statement{SQL: sql})
+		if r := read(column, (*reading).readSQL); r.problem != nil || r.first.SQL != sql || !entry.StorableText(column) {
 			t.Errorf("the statement %q is kept as %q and read as %q, %v", sql, column, r.first.SQL, r.problem)
 		}
 		if params == "" || strings.HasPrefix(params, "[") && params != "[]" {
 			for _, prepared := range []bool{false, true} {
-				for _, required := range []Requirement{{}, Exactly(0), AtLeast(int64(len(params) + 1))} {
-					want := Statement{Params: params, Prepared: prepared, Required: required}
-					_, column := want.encode()
+				for _, required := range []entry.Requirement{{}, entry.Exactly(0), entry.AtLeast(int64(len(params) + 1))} {
+					want := entry.Statement{Params: params, Prepared: prepared, Required: required}
+					_, column := encode(&want)
 					if r := read(column, (*reading).readParams); r.problem != nil || r.first != want {
 						t.Errorf("the parameters %q are kept as %q and read as %+v, %v", params, column, r.first, r.problem)
 					}
 				}
 			}
 		}
-		if !storableText(settings) || !storableText(place) || !storableText(trace) {
+		if !entry.StorableText(settings) || !entry.StorableText(place) || !entry.StorableText(trace) {
 			return // refused by validate
 		}
 		u := Unit{Settings: settings, Session: place, Place: place, TraceParent: trace}
-		r := read(u.encodeSettings(), (*reading).readSettings)
+		r := read(encodeSettings(&u), (*reading).readSettings)
 		if got := r.unit; r.problem != nil || got.Settings != settings || got.Place != place || got.Session != place || got.TraceParent != trace {
-			t.Errorf("%q, %q and %q are kept as %q and read as %+v, %v", settings, place, trace, u.encodeSettings(), got, r.problem)
+			t.Errorf("%q, %q and %q are kept as %q and read as %+v, %v", settings, place, trace, encodeSettings(&u), got, r.problem)
 		}
 	})
 }
 
 // A job without support for requirements reads them as parameters, and fails.
 func TestOlderJobsCannotReadRequiredParameters(t *testing.T) {
-	for _, s := range []Statement{
-		{Required: Exactly(1)}, {Required: AtLeast(2), Params: `[{"int64":"1"}]`}, {Required: Exactly(0), Prepared: true},
+	for _, s := range []entry.Statement{
+		{Required: entry.Exactly(1)}, {Required: entry.AtLeast(2), Params: `[{"int64":"1"}]`}, {Required: entry.Exactly(0), Prepared: true},
 	} {
-		_, column := s.encode()
-		if _, err := DecodeParams(strings.TrimPrefix(column, preparedStart)); err == nil {
+		_, column := encode(&s)
+		if _, err := entry.DecodeParams(strings.TrimPrefix(column, preparedStart)); err == nil {
 			t.Errorf("%q can be read without the requirement", column)
 		}
 	}
@@ -112,22 +115,22 @@ func FuzzWhatIsFoundInAColumnMeansOneThing(f *testing.F) {
 	} {
 		f.Add(column)
 	}
-	f.Add(strings.Repeat("\x00", maxErrorText))
-	f.Add(strings.Repeat("é", maxErrorText/2) + "\xff")
+	f.Add(strings.Repeat("\x00", entry.MaxErrorText))
+	f.Add(strings.Repeat("é", entry.MaxErrorText/2) + "\xff")
 	f.Fuzz(func(t *testing.T, column string) {
 		if r := read(column, (*reading).readSQL); r.problem == nil {
-			text, _ := r.first.encode()
+			text, _ := encode(&r.first)
 			if again := read(text, (*reading).readSQL); again.problem != nil || again.first.SQL != r.first.SQL {
 				t.Errorf("%q is read as %q, and that as %q, %v", column, r.first.SQL, again.first.SQL, again.problem)
 			}
 		}
 		if r := read(column, (*reading).readSettings); r.problem == nil {
-			again := read(r.unit.encodeSettings(), (*reading).readSettings)
+			again := read(encodeSettings(r.unit), (*reading).readSettings)
 			if u, got := r.unit, again.unit; again.problem != nil || got.Settings != u.Settings || got.Session != u.Session || got.Place != u.Place || got.TraceParent != u.TraceParent {
 				t.Errorf("%q is read as %+v, and that as %+v, %v", column, u, got, again.problem)
 			}
 		}
-		if text := errorText(column); !storableText(text) || len(text) > maxErrorText || errorText(text) != text || storableText(column) && len(column) <= maxErrorText && text != column {
+		if text := errorText(column); !entry.StorableText(text) || len(text) > entry.MaxErrorText || errorText(text) != text || entry.StorableText(column) && len(column) <= entry.MaxErrorText && text != column {
 			t.Errorf("the error %q is kept as %q", column, text)
 		}
 	})

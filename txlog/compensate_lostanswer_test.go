@@ -5,19 +5,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
 // group makes a group of one part with n statements.
-func group(n int) (k, f *txlog.Unit) {
-	id := txlog.NewID()
-	f = &txlog.Unit{ID: txlog.NewID(), TransactionID: id, DataSource: "stock", Receipt: "r"}
-	k = &txlog.Unit{ID: id, TransactionID: id, DataSource: "stock", Undo: &txlog.Undo{Parts: []txlog.Part{{Unit: f.ID, Receipt: "r", DataSource: "stock"}}}}
+func group(n int) (k, f *entry.Unit) {
+	id := entry.NewID()
+	f = &entry.Unit{ID: entry.NewID(), TransactionID: id, DataSource: "stock", Receipt: "r"}
+	k = &entry.Unit{ID: id, TransactionID: id, DataSource: "stock", Undo: &entry.Undo{Parts: []entry.Part{{Unit: f.ID, Receipt: "r", DataSource: "stock"}}}}
 	for range n {
-		f.Statements = append(f.Statements, txlog.Statement{SQL: "UPDATE a", Part: 1})
-		k.Statements = append(k.Statements, txlog.Statement{SQL: "UPDATE b", Part: 1})
+		f.Statements = append(f.Statements, entry.Statement{SQL: "UPDATE a", Part: 1})
+		k.Statements = append(k.Statements, entry.Statement{SQL: "UPDATE b", Part: 1})
 	}
 	return k, f
 }
@@ -32,8 +33,8 @@ func TestDecisionsDoNotDependOnTheTableOfAttempts(t *testing.T) {
 		}
 		defer log.Close()
 		k, f := group(1)
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "stock", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
-		if err := errors.Join(log.Add(t.Context(), time.Hour, f, k), log.Add(t.Context(), time.Hour, u), log.Release(t.Context(), u, txlog.Verdict{Park: true})); err != nil {
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "stock", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
+		if err := errors.Join(log.Add(t.Context(), time.Hour, f, k), log.Add(t.Context(), time.Hour, u), log.Release(t.Context(), u, entry.Verdict{Park: true})); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := db.Open(t).Exec("DROP TABLE bed_attempt"); err != nil {
@@ -119,7 +120,7 @@ func TestGroupsTurnWhileTheirUnitsAreWrittenTo(t *testing.T) {
 		}
 		defer log.Close()
 		const groups = 24
-		var backs, forwards []*txlog.Unit
+		var backs, forwards []*entry.Unit
 		for range groups {
 			k, f := group(2)
 			backs, forwards = append(backs, k), append(forwards, f)
@@ -127,7 +128,7 @@ func TestGroupsTurnWhileTheirUnitsAreWrittenTo(t *testing.T) {
 		if err := log.Add(t.Context(), time.Hour, append(backs, forwards...)...); err != nil {
 			t.Fatal(err)
 		}
-		renewed := make([]*txlog.Unit, groups) // a unit is for one call at a time
+		renewed := make([]*entry.Unit, groups) // a unit is for one call at a time
 		for i, f := range forwards {
 			u := *f
 			renewed[i] = &u
@@ -195,7 +196,7 @@ func TestAnOlderJobCannotReadTheStatementsOfAGroup(t *testing.T) {
 		if err := rows.Scan(&parameters); err != nil {
 			t.Fatal(err)
 		}
-		if values, err := txlog.DecodeParams(parameters); err == nil {
+		if values, err := entry.DecodeParams(parameters); err == nil {
 			t.Errorf("%s is read as %v", parameters, values)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 type silent struct{ driver.Connector }
@@ -24,7 +26,7 @@ func (silent) Connect(ctx context.Context) (driver.Conn, error) {
 // database/sql opens connections for waiting callers without a context of theirs.
 func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
 	t.Parallel()
-	db := openDatabase(Backend{Flavor: FlavorPostgres}, silent{}, 1)
+	db := openDatabase(logdb.Backend{Flavor: sqltext.Postgres}, silent{}, 1)
 	defer db.Close()
 	if err := db.PingContext(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Connect: %v", err)

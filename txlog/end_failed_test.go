@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -34,7 +35,7 @@ func eachEndRefused(t *testing.T, f func(t *testing.T, s *txlog.SQLStorage, rows
 }
 
 // large is a unit that needs a local transaction of several statements.
-func large() *txlog.Unit { return unit(slices.Repeat([]string{"UPDATE a"}, 300)...) }
+func large() *entry.Unit { return unit(slices.Repeat([]string{"UPDATE a"}, 300)...) }
 
 func TestLogConnectionWithRefusedCommitIsNotReused(t *testing.T) {
 	t.Parallel()
@@ -61,8 +62,8 @@ func TestLogConnectionWithRefusedRollbackIsNotReused(t *testing.T) {
 		mustAdd(t, s, u, unit("UPDATE b"))
 		refuse("ROLLBACK")
 		refused := errors.New("it must not be")
-		_, err := s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) bool { return true },
-			func(_ txlog.Decided, exec func(string, ...any) error) error {
+		_, err := s.Decide(t.Context(), entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
+			func(_ entry.Decided, exec func(string, ...any) error) error {
 				if err := exec("DELETE FROM transaction_log WHERE id <> '" + u.ID + "'"); err != nil {
 					return err
 				}
@@ -105,13 +106,13 @@ func TestUnansweredEndOfALogTransactionHoldsNobody(t *testing.T) {
 				testproxy.Await(t, struck)
 			}
 			bounded("COMMIT", "Claim", func(ctx context.Context) error {
-				_, err := s.Claim(ctx, txlog.ClaimRequest{DataSource: u.DataSource, Lease: time.Millisecond, Limit: 10})
+				_, err := s.Claim(ctx, entry.ClaimRequest{DataSource: u.DataSource, Lease: time.Millisecond, Limit: 10})
 				return err
 			})
 			bounded("COMMIT", "Add", func(ctx context.Context) error { return s.Add(ctx, time.Minute, large()) })
 			bounded("ROLLBACK", "Decide", func(ctx context.Context) error {
-				_, err := s.Decide(ctx, txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) bool { return true },
-					func(txlog.Decided, func(string, ...any) error) error { return errors.New("it must not be") })
+				_, err := s.Decide(ctx, entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
+					func(entry.Decided, func(string, ...any) error) error { return errors.New("it must not be") })
 				return err
 			})
 			mustAdd(t, s, unit("UPDATE b"))
@@ -133,7 +134,7 @@ func TestPanicInALogTransactionLeavesItUsable(t *testing.T) {
 						t.Error("the panic is swallowed")
 					}
 				}()
-				_, _ = s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) bool { return true }, func(_ txlog.Decided, exec func(string, ...any) error) error {
+				_, _ = s.Decide(t.Context(), entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true }, func(_ entry.Decided, exec func(string, ...any) error) error {
 					_ = exec("DELETE FROM transaction_log")
 					panic("of the driver")
 				})

@@ -6,7 +6,6 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"time"
 
 	_ "github.com/bedsql/bed/bedsql/sqlite" // its database can keep the log
 	"github.com/bedsql/bed/txlog"
@@ -22,17 +21,14 @@ func ExampleOpen() {
 	check(err)
 	defer storage.Close()
 
-	// A wrapped driver does this before it runs a write.
-	check(storage.Add(ctx, time.Minute, &txlog.Unit{
-		ID: txlog.NewID(), DataSource: "orders",
-		Statements: []txlog.Statement{{SQL: "INSERT INTO orders VALUES ('o-1')"}},
-	}))
+	// The entries that wait for the job, or for an operator.
 	units, err := storage.List(ctx, txlog.Filter{})
 	check(err)
 	for _, u := range units {
-		fmt.Println(u.DataSource, u.Statements[0].SQL, u.Parked)
+		fmt.Println(u.ID, u.DataSource, u.LastError)
 	}
-	// Output: orders INSERT INTO orders VALUES ('o-1') false
+	fmt.Println(len(units), "entries")
+	// Output: 0 entries
 }
 
 func check(err error) {

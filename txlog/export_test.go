@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -53,7 +54,7 @@ func (s *SQLStorage) NotReturning() { s.writer.returning = false }
 
 // ParamsColumn returns the column parameters of a statement.
 func ParamsColumn(params string, prepared bool) string {
-	_, column := (&Statement{Params: params, Prepared: prepared}).encode()
+	_, column := encode(&entry.Statement{Params: params, Prepared: prepared})
 	return column
 }
 

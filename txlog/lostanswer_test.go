@@ -13,6 +13,9 @@ import (
 
 	"modernc.org/sqlite"
 
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -115,7 +118,7 @@ func (dsn sqliteDSN) Driver() driver.Driver { return &sqlite.Driver{} }
 func openLossy(t *testing.T, name string, cause error) (s *txlog.SQLStorage, lose *atomic.Int32, direct *sql.DB) {
 	t.Helper()
 	lose = new(atomic.Int32)
-	txlog.RegisterBackend(name, txlog.Backend{Flavor: txlog.FlavorSQLite, Connector: func(dsn string) (driver.Connector, error) {
+	logdb.Register(name, logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string) (driver.Connector, error) {
 		return lossy{sqliteDSN(dsn), lose, cause}, nil
 	}})
 	db := testdb.SQLite(t)
@@ -133,7 +136,7 @@ func TestUnansweredLogWriteIsRepeatedUnderItsID(t *testing.T) {
 		"lossy-reset": errors.New("connection reset by peer"), "lossy-bad": driver.ErrBadConn, "lossy-deadline": context.DeadlineExceeded,
 	} {
 		s, lose, direct := openLossy(t, name, cause)
-		for _, u := range []*txlog.Unit{unit("UPDATE a"), unit("UPDATE a", "UPDATE b", "UPDATE c")} {
+		for _, u := range []*entry.Unit{unit("UPDATE a"), unit("UPDATE a", "UPDATE b", "UPDATE c")} {
 			lose.Store(4)
 			if err := s.Add(t.Context(), time.Minute, u); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -164,7 +167,7 @@ func TestUnansweredReleaseIsRepeatedAndCountsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	lose.Store(2)
-	if err := s.Release(t.Context(), u, txlog.Verdict{CountTry: true}); err != nil {
+	if err := s.Release(t.Context(), u, entry.Verdict{CountTry: true}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Get(t.Context(), u.ID)
@@ -248,9 +251,9 @@ func asleep() time.Time {
 func TestOwnerAfterASuspendClaimsNoOthersWork(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-asleep", errors.New("connection reset by peer"))
-	for what, f := range map[string]func(*txlog.Unit) error{
-		"removed":  func(u *txlog.Unit) error { return s.Remove(t.Context(), u) },
-		"released": func(u *txlog.Unit) error { return s.Release(t.Context(), u, txlog.Verdict{}) },
+	for what, f := range map[string]func(*entry.Unit) error{
+		"removed":  func(u *entry.Unit) error { return s.Remove(t.Context(), u) },
+		"released": func(u *entry.Unit) error { return s.Release(t.Context(), u, entry.Verdict{}) },
 	} {
 		u := unit("UPDATE a")
 		if err := s.Add(t.Context(), time.Hour, u); err != nil {

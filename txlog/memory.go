@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/google/uuid"
 )
 
@@ -55,8 +56,8 @@ func (m *Memory) drop(id string) {
 		k.head = ""
 		if len(k.waiting) > 0 {
 			k.head, k.waiting = k.waiting[0], k.waiting[1:]
-			if next := m.units[k.head]; next.blocked && m.behind(next) == "" {
-				next.blocked, next.AtOnce, next.NextTry = false, true, time.Time{}
+			if next := m.units[k.head]; next.Blocked && m.behind(next) == "" {
+				next.Blocked, next.AtOnce, next.NextTry = false, true, time.Time{}
 			}
 		}
 	}
@@ -109,13 +110,13 @@ func leaseEnd(now time.Time, lease time.Duration) time.Time {
 }
 
 func leasedAt(u *Unit, now time.Time) bool {
-	return u.Lease.Token != "" && u.NextTry.After(now) && !u.blocked
+	return u.Lease.Token != "" && u.NextTry.After(now) && !u.Blocked
 }
 
 // Add implements [Storage].
 func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
 	for _, u := range units {
-		if err := u.validate(lease, NewID()); err != nil {
+		if err := validate(u, lease, entry.NewID()); err != nil {
 			return err
 		}
 	}
@@ -142,10 +143,10 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 				}
 			}
 			u.Behind = m.behind(u)
-			c := u.clone()
+			c := u.Clone()
 			c.InDoubt, c.CreatedAt, c.NextTry = true, now, leaseEnd(now, lease)
 			c.Tries, c.LastError, c.Parked, c.AtOnce, c.Unreadable = 0, "", false, false, nil
-			c.Behind, c.blocked = "", u.Behind != ""
+			c.Behind, c.Blocked = "", u.Behind != ""
 			m.units[u.ID] = c
 		}
 		return nil
@@ -175,7 +176,7 @@ func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
 			}
 		}
 		if len(lost) > 0 {
-			return leaseLost("removing", lost...)
+			return entry.LeaseLost("removing", lost...)
 		}
 		return nil
 	})
@@ -202,38 +203,38 @@ func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit)
 func (m *Memory) Locate(ctx context.Context, u *Unit, place, session string) error {
 	located := *u
 	located.Place, located.Session = place, session
-	if err := located.validate(minLease, ""); err != nil {
+	if err := validate(&located, entry.MinLease, ""); err != nil {
 		return err
 	}
 	return m.do(ctx, func(time.Time) error {
 		c := m.owned(u)
 		if c == nil {
-			return leaseLost("locating", u)
+			return entry.LeaseLost("locating", u)
 		}
 		c.Place, u.Place = place, place
 		c.Session, u.Session = session, session
 		if k := m.units[c.TransactionID]; c.Group() && k != nil && k.Undo != nil {
-			k.Undo.locate(c.ID, place, session)
+			k.Undo.Locate(c.ID, place, session)
 		}
 		return nil
 	})
 }
 
 // Release implements [Storage].
-func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
+func (m *Memory) Release(ctx context.Context, u *Unit, v entry.Verdict) error {
 	return m.do(ctx, func(now time.Time) error {
 		c := m.owned(u)
 		if c == nil {
-			return leaseLost("releasing", u)
+			return entry.LeaseLost("releasing", u)
 		}
-		c.Lease = Lease{}
-		c.NextTry = now.Add(time.Duration(millis(v.After)) * time.Millisecond)
+		c.Lease = entry.Lease{}
+		c.NextTry = now.Add(time.Duration(entry.Millis(v.After)) * time.Millisecond)
 		c.InDoubt, c.Parked = v.InDoubt, v.Park
 		if v.CountTry {
 			c.Tries++
 		}
 		c.ReadAt = now
-		c.contend(v)
+		c.Contend(v)
 		if v.DataSource != "" {
 			c.DataSource, c.Tries = v.DataSource, 0
 		}
@@ -249,15 +250,15 @@ func byNextTry(a, b *Unit) int {
 }
 
 // Claim implements [Storage].
-func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
-	if err := r.validate(); err != nil {
+func (m *Memory) Claim(ctx context.Context, r entry.ClaimRequest) ([]*Unit, error) {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(r.Lease)
 	return locked(ctx, m, func(now time.Time) ([]*Unit, error) {
 		var due []*Unit
 		for _, c := range m.units {
-			if c.DataSource == r.DataSource && !c.Parked && !c.blocked && !c.NextTry.After(now) &&
+			if c.DataSource == r.DataSource && !c.Parked && !c.Blocked && !c.NextTry.After(now) &&
 				(c.AtOnce || c.CreatedAt.After(now) || !c.CreatedAt.After(now.Add(-r.MinAge))) &&
 				(c.AtOnce || r.After == nil || byNextTry(c, r.After) > 0) {
 				due = append(due, c)
@@ -268,13 +269,13 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 		if r.Pick != nil && len(due) > 0 {
 			due = r.Pick(due)
 		}
-		token := NewID()
+		token := entry.NewID()
 		out := make([]*Unit, len(due))
 		for i, c := range due {
 			c.Lease.Token = token
 			atOnce := c.AtOnce
 			c.NextTry, c.AtOnce = leaseEnd(now, r.Lease), false
-			out[i] = c.clone()
+			out[i] = c.Clone()
 			out[i].AtOnce = atOnce
 			out[i].Lease.Deadline = deadline
 			out[i].Leased, out[i].ReadAt = true, now
@@ -299,9 +300,9 @@ func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
 
 // shown copies a stored unit for a caller that does not own it.
 func (m *Memory) shown(c *Unit, now time.Time) *Unit {
-	u := c.clone()
+	u := c.Clone()
 	u.Leased, u.ReadAt = leasedAt(c, now), now
-	u.Lease = Lease{}
+	u.Lease = entry.Lease{}
 	u.Behind = m.behind(c)
 	for _, o := range c.Order {
 		if k := m.orders[o.Key]; k.head == c.ID {
@@ -321,7 +322,7 @@ func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
 		for _, id := range slices.Sorted(maps.Keys(m.units)) {
 			c := m.units[id]
 			if f.Parked && !c.Parked || f.DataSource != "" && c.DataSource != f.DataSource ||
-				f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || f.After != "" && id <= headID(f.After) || len(units) == f.limit() {
+				f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || f.After != "" && id <= entry.HeadID(f.After) || len(units) == f.limit() {
 				continue
 			}
 			units = append(units, m.shown(c, now))
@@ -332,7 +333,7 @@ func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
 
 // find returns the stored unit that owns the row id.
 func (m *Memory) find(id string) (*Unit, error) {
-	if c := m.units[headID(id)]; c != nil && hasRow(id, len(c.Statements)) {
+	if c := m.units[entry.HeadID(id)]; c != nil && entry.HasRow(id, len(c.Statements)) {
 		return c, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -353,14 +354,14 @@ func (m *Memory) Get(ctx context.Context, id string) (*Unit, error) {
 func (m *Memory) Complete(ctx context.Context, k *Unit) error {
 	return m.do(ctx, func(time.Time) error {
 		c := m.units[k.ID]
-		if c != nil && c.Compensating() || c == nil && slices.ContainsFunc(k.Undo.units(), func(id string) bool { return m.discarded[id] }) {
+		if c != nil && c.Compensating() || c == nil && slices.ContainsFunc(k.Undo.Units(), func(id string) bool { return m.discarded[id] }) {
 			return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 		}
 		if c == nil {
 			return fmt.Errorf("%w: group %s", ErrNotFound, k.ID)
 		}
 		m.delivered[k.ID] = true
-		for _, id := range k.Undo.units() {
+		for _, id := range k.Undo.Units() {
 			m.drop(id)
 		}
 		delete(m.units, k.ID)
@@ -379,17 +380,17 @@ func (m *Memory) Compensate(ctx context.Context, id string, lease time.Duration,
 		case k.Compensating() && leasedAt(k, now):
 			return nil, fmt.Errorf("%w: %s", ErrLeased, id)
 		case !k.Compensating():
-			k.start(cause)
+			k.Start(cause)
 		}
-		for _, unit := range k.Undo.units() {
+		for _, unit := range k.Undo.Units() {
 			m.drop(unit)
 			m.discarded[unit] = true
 		}
 		m.discarded[id] = true
-		k.Lease, k.AtOnce, k.NextTry = Lease{}, true, time.Time{}
+		k.Lease, k.AtOnce, k.NextTry = entry.Lease{}, true, time.Time{}
 		k.Parked, k.Tries, k.InDoubt = false, 0, true
 		if lease > 0 {
-			k.Lease.Token, k.AtOnce, k.NextTry = NewID(), false, leaseEnd(now, lease)
+			k.Lease.Token, k.AtOnce, k.NextTry = entry.NewID(), false, leaseEnd(now, lease)
 		}
 		u := m.shown(k, now)
 		if u.Lease.Token = k.Lease.Token; lease > 0 {
@@ -402,10 +403,10 @@ func (m *Memory) Compensate(ctx context.Context, id string, lease time.Duration,
 // Retry implements [Storage].
 func (m *Memory) Retry(ctx context.Context, id string) error {
 	return m.decide(ctx, id, func(c *Unit) error {
-		c.Lease = Lease{}
+		c.Lease = entry.Lease{}
 		c.Parked, c.Tries, c.AtOnce, c.NextTry, c.ContendedFrom = false, 0, true, time.Time{}, 0
 		if m.behind(c) != "" {
-			c.blocked, c.AtOnce = true, false
+			c.Blocked, c.AtOnce = true, false
 		}
 		return nil
 	})
@@ -414,7 +415,7 @@ func (m *Memory) Retry(ctx context.Context, id string) error {
 // Discard implements [Storage].
 func (m *Memory) Discard(ctx context.Context, id string) error {
 	return m.decide(ctx, id, func(c *Unit) error {
-		if c.inGroup() && m.units[c.TransactionID] != nil {
+		if c.InGroup() && m.units[c.TransactionID] != nil {
 			return fmt.Errorf("%w: entry %s of group %s", ErrGroup, c.ID, c.TransactionID)
 		}
 		m.drop(c.ID)
@@ -472,14 +473,14 @@ func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
 	return locked(ctx, m, func(time.Time) ([]State, error) {
 		states := make([]State, len(ids))
 		for i, id := range ids {
-			switch u := m.units[headID(id)]; {
-			case u != nil && u.unstarted() && slices.ContainsFunc(u.Undo.units(), func(id string) bool { return m.units[id] != nil && m.units[id].Parked }):
+			switch u := m.units[entry.HeadID(id)]; {
+			case u != nil && u.Unstarted() && slices.ContainsFunc(u.Undo.Units(), func(id string) bool { return m.units[id] != nil && m.units[id].Parked }):
 				states[i] = StateParked
 			case u != nil:
 				states[i] = stateOf(u)
-			case m.discarded[headID(id)]:
+			case m.discarded[entry.HeadID(id)]:
 				states[i] = StateDiscarded
-			case m.delivered[headID(id)]:
+			case m.delivered[entry.HeadID(id)]:
 				states[i] = StateDelivered
 			default:
 				states[i] = StateUnknown
@@ -499,7 +500,7 @@ func (m *Memory) Missing(ctx context.Context, ids []string) ([]string, error) {
 		var missing []string
 		for _, id := range ids {
 			k := m.orders[id]
-			if m.units[headID(id)] == nil && !receipts[id] && (k == nil || k.head == "") {
+			if m.units[entry.HeadID(id)] == nil && !receipts[id] && (k == nil || k.head == "") {
 				missing = append(missing, id)
 			}
 		}

@@ -13,33 +13,9 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 )
-
-// Order is a unit's place under an order key: the units of a key take effect in the order of
-// their numbers.
-type Order struct {
-	// Key is the hash of the data source and the application's key. It begins with OrderPrefix
-	// and has at most 80 ASCII letters, digits and hyphens.
-	Key string `json:"key"`
-	// Number is set by Add. A key's numbers rise in the order of the commits to the log. Each
-	// is the log's clock in microseconds, or the last number plus one.
-	Number int64 `json:"number"`
-}
-
-// OrderPrefix begins order keys.
-const OrderPrefix = "order-"
-
-// ErrNotFirst is wrapped by the error of DecideSkip for a unit that is under no order key,
-// or is not the first one under any.
-var ErrNotFirst = errors.New("txlog: the entry is not the first one under an order key")
-
-// blockedFrom is the next_try_time of a waiting unit: the end of the year 9999.
-const blockedFrom = 253402300799000
-
-// WaitsFrom is for bed's own queries: a next_try_time from it on means that the unit waits
-// for another one and has no lease.
-const WaitsFrom = blockedFrom
 
 // The parameters of the first statement in an ordered unit begin with orderStart. A job too
 // old to know it cannot read the parameters, so that it parks the entry and does not run it
@@ -50,7 +26,7 @@ const (
 )
 
 // wrapOrder returns the parameters of the first statement in an ordered unit.
-func wrapOrder(order []Order, params string) string {
+func wrapOrder(order []entry.Order, params string) string {
 	if len(order) == 0 {
 		return params
 	}
@@ -70,34 +46,11 @@ func (r *reading) readOrder(text string) (params string) {
 // isOrderTable reports whether a table of the log is for order keys.
 func isOrderTable(name string) bool { return strings.HasPrefix(name, "bed_order_") }
 
-// keysUnder returns the order keys of u.
-func keysUnder(u *Unit) []string {
-	keys := make([]string, len(u.Order))
-	for i, o := range u.Order {
-		keys[i] = o.Key
-	}
-	return keys
-}
-
-// storableKey reports whether key needs no escaping between quotes.
-func storableKey(key string) bool {
-	return strings.HasPrefix(key, OrderPrefix) && len(key) <= maxReceipt && strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
-}
-
-func validateOrder(u *Unit) error {
-	for i, o := range u.Order {
-		if !storableKey(o.Key) || slices.Contains(keysUnder(u)[:i], o.Key) {
-			return fmt.Errorf("txlog: the order key %d of unit %s must be given once, begin with %s and have at most %d letters, digits and hyphens", i+1, u.ID, OrderPrefix, maxReceipt)
-		}
-	}
-	return nil
-}
-
 // orderly is a unit under order keys that is being added or removed.
 type orderly struct {
 	id     string
 	rows   int
-	order  []Order
+	order  []entry.Order
 	behind string
 }
 
@@ -130,7 +83,7 @@ func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool)
 	for _, r := range group {
 		units = append(units, r.Body.orderly...)
 	}
-	quick := w.db.backend.Flavor != FlavorSQLite
+	quick := w.db.backend.Flavor != sqltext.SQLite
 	for {
 		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error {
 			// Remove before inserting, so that successors do not queue behind units that are leaving.
@@ -206,7 +159,7 @@ func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units
 		number := states[k].last - int64(len(by[k]))
 		for _, u := range by[k] {
 			number++
-			i := slices.IndexFunc(u.order, func(o Order) bool { return o.Key == k })
+			i := slices.IndexFunc(u.order, func(o entry.Order) bool { return o.Key == k })
 			if u.order[i].Number = number; u.id != states[k].head {
 				u.behind = cmp.Or(u.behind, states[k].head)
 				waits = append(waits, k, number, u.id, int64(0))
@@ -219,7 +172,7 @@ func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units
 	}
 	rows = slices.Clone(rows)
 	for i, r := range rows {
-		u := of[headID(r.id)]
+		u := of[entry.HeadID(r.id)]
 		if u == nil || r.no > 0 && u.behind == "" {
 			continue
 		}
@@ -228,7 +181,7 @@ func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units
 			changed.params = wrapOrder(u.order, r.params)
 		}
 		if u.behind != "" {
-			changed.lease = blockedFrom
+			changed.lease = entry.WaitsFrom
 		}
 		rows[i] = &changed
 	}
@@ -325,7 +278,7 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 		states[id] = s
 		return err
 	}
-	if w.db.backend.Flavor == FlavorPostgres {
+	if w.db.backend.Flavor == sqltext.Postgres {
 		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		numbers := make([]string, len(counts))
 		for i, n := range counts {
@@ -358,14 +311,14 @@ const issued = " RETURNING id, last, head, waiting"
 
 // issueValues are the values of a new key; waiting is the number of units behind the head in
 // this write.
-func issueValues(f Flavor, key, head, waiting string) string {
+func issueValues(f sqltext.Flavor, key, head, waiting string) string {
 	return "(" + key + ", " + f.Clock() + " * 1000 + " + waiting + ", " + head + ", " + waiting + ")"
 }
 
 // issuing is the INSERT that locks the rows of order keys, in the schema with a trailing dot or in
 // none, and issues numbers under them. rows selects or lists issueValues. For existing keys, MySQL
 // assigns from left to right.
-func issuing(f Flavor, schema, rows string) string {
+func issuing(f sqltext.Flavor, schema, rows string) string {
 	now := func(column string) string {
 		return f.Pick(sqltext.Texts{MySQL: "VALUES(" + column + ")", Postgres: "EXCLUDED." + column, SQLite: "EXCLUDED." + column})
 	}
@@ -398,7 +351,7 @@ func (w *writer) removeHeads(ctx context.Context, q runner, units []*owned) erro
 	slices.Sort(heads)
 	var freed int64
 	var err error
-	if w.db.backend.Flavor == FlavorPostgres {
+	if w.db.backend.Flavor == sqltext.Postgres {
 		freed, err = run(ctx, q, shape{kind: freeKeys}, sqltext.Array(keys), sqltext.Array(heads))
 	} else {
 		text := lockBriefly + "UPDATE bed_order_key" + byID + " SET head = '' WHERE id IN ('" + strings.Join(keys, "', '") + "') AND head IN ('" + strings.Join(heads, "', '") + "') AND waiting = 0"
@@ -517,7 +470,7 @@ func free(ctx context.Context, q runner, unit string) (there bool, err error) {
 		return false, err
 	}
 	if found, err = texts(ctx, q, shape{kind: waitingUnits, rows: 1}, unit); err == nil && len(found) == 0 {
-		_, err = run(ctx, q, shape{kind: freeUnit}, unit, rowID(unit, MaxStatements-1))
+		_, err = run(ctx, q, shape{kind: freeUnit}, unit, entry.RowID(unit, entry.MaxStatements-1))
 	}
 	return true, err
 }
@@ -525,7 +478,7 @@ func free(ctx context.Context, q runner, unit string) (there bool, err error) {
 // keysOf returns the keys of a unit, even of an unreadable one.
 func keysOf(ctx context.Context, q runner, u *Unit) ([]string, error) {
 	if u.Unreadable == nil {
-		return keysUnder(u), nil
+		return entry.KeysUnder(u), nil
 	}
 	return texts(ctx, q, shape{kind: findOrderKeys}, u.ID, u.ID)
 }
@@ -546,7 +499,7 @@ func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless
 			if d.kind == discardRows || d.skip {
 				err = leave(ctx, q, k, u.ID)
 			}
-			if i := slices.IndexFunc(u.Order, func(o Order) bool { return o.Key == k }); err == nil && d.skip && i >= 0 {
+			if i := slices.IndexFunc(u.Order, func(o entry.Order) bool { return o.Key == k }); err == nil && d.skip && i >= 0 {
 				_, err = run(ctx, q, shape{kind: addWaiting}, k, u.Order[i].Number, u.ID, int64(1))
 			}
 			if err != nil {
@@ -556,7 +509,7 @@ func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless
 		if len(keys) > 0 && d.kind == retryRows {
 			waits, err := texts(ctx, q, shape{kind: waitingUnits, rows: 1}, u.ID)
 			if err == nil && len(waits) > 0 {
-				_, err = run(ctx, q, shape{kind: blockUnit}, int64(blockedFrom), u.ID, rowID(u.ID, MaxStatements-1))
+				_, err = run(ctx, q, shape{kind: blockUnit}, int64(entry.WaitsFrom), u.ID, entry.RowID(u.ID, entry.MaxStatements-1))
 			}
 			if err != nil {
 				return err
@@ -570,7 +523,7 @@ func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless
 func first(ctx context.Context, q runner, units []*Unit) error {
 	for _, u := range units {
 		head := false
-		for _, k := range keysUnder(u) {
+		for _, k := range entry.KeysUnder(u) {
 			s, _, err := lockKey(ctx, q, k)
 			if err != nil {
 				return err
@@ -589,7 +542,7 @@ func loadOrder(ctx context.Context, q runner, all []*Unit) error {
 	var ids, keys []string
 	for _, u := range all {
 		if len(u.Order) > 0 {
-			ids, keys = append(ids, u.ID), append(keys, keysUnder(u)...)
+			ids, keys = append(ids, u.ID), append(keys, entry.KeysUnder(u)...)
 		}
 	}
 	if len(ids) == 0 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -20,8 +21,8 @@ import (
 func keyed(n int, key string) []*Unit {
 	units := make([]*Unit, n)
 	for i := range units {
-		id := NewID()
-		units[i] = &Unit{ID: id, Receipt: id, DataSource: "orders", Statements: []Statement{{SQL: "UPDATE a"}}, Order: []Order{{Key: OrderPrefix + key}}}
+		id := entry.NewID()
+		units[i] = &Unit{ID: id, Receipt: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}, Order: []entry.Order{{Key: entry.OrderPrefix + key}}}
 	}
 	return units
 }
@@ -45,15 +46,15 @@ func openLog(t *testing.T, driver, dsn string) *SQLStorage {
 
 // claimReads returns the reads of the claim's statement: rows on MariaDB, pages on PostgreSQL, and
 // SQLite's way of finding rows.
-func claimReads(t *testing.T, pool *sql.DB, f Flavor) (n int, by string) {
+func claimReads(t *testing.T, pool *sql.DB, f sqltext.Flavor) (n int, by string) {
 	t.Helper()
 	args := []any{"orders", int64(0), int64(0), "", int64(1) << 60, int64(0), 10}
-	if f == FlavorSQLite {
+	if f == sqltext.SQLite {
 		_, by, _ = strings.Cut(plan(t, pool, f, shape{kind: selectDue}, args...), "detail=")
 		return 0, by
 	}
 	analyze, number := "ANALYZE FORMAT=JSON ", regexp.MustCompile(`"r_rows": (\d+)`)
-	if f == FlavorPostgres {
+	if f == sqltext.Postgres {
 		analyze, number = "EXPLAIN (ANALYZE, BUFFERS) ", regexp.MustCompile(`Buffers: shared hit=(\d+)`)
 	}
 	for range 2 { // the second time all of it is in memory
@@ -93,9 +94,9 @@ func TestClaimReadsNothingOfAThousandEntriesThatWaitInOrder(t *testing.T) {
 			}
 			return claimReads(t, pool, f)
 		}
-		due := &Unit{ID: NewID(), DataSource: "orders", Statements: []Statement{{SQL: "UPDATE a"}}}
+		due := &Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
 		addKeyed(t, s, due)
-		if err := s.Release(t.Context(), due, Verdict{}); err != nil {
+		if err := s.Release(t.Context(), due, entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 { // so that the index is more than a page in both cases
@@ -111,8 +112,8 @@ func TestClaimReadsNothingOfAThousandEntriesThatWaitInOrder(t *testing.T) {
 		}
 		after, plannedAfter := look()
 		t.Logf("read before %d, beside a thousand that wait %d", before, after)
-		if after > before+3 || f != FlavorSQLite && before == 0 || plannedAfter != planned ||
-			f == FlavorSQLite && !strings.Contains(planned, "transaction_log_due (parked=? AND data_source=? AND next_try_time>? AND next_try_time<?)") {
+		if after > before+3 || f != sqltext.SQLite && before == 0 || plannedAfter != planned ||
+			f == sqltext.SQLite && !strings.Contains(planned, "transaction_log_due (parked=? AND data_source=? AND next_try_time>? AND next_try_time<?)") {
 			t.Errorf("a claim reads %d (%s), beside a thousand entries that wait %d (%s)", before, planned, after, plannedAfter)
 		}
 		if got := claimSome(t, s, 100); len(got) != 1 || got[0].ID != due.ID {
@@ -138,10 +139,10 @@ func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 		s, pool := openLog(t, db.Driver, db.DSN), db.Open(t)
 		idle, busy, skipped, fresh := keyed(1, "idle")[0], keyed(1, "busy")[0], keyed(1, "skipped")[0], keyed(1, "fresh")[0]
 		addKeyed(t, s, idle, busy, skipped)
-		if err := s.Release(t.Context(), skipped, Verdict{}); err != nil {
+		if err := s.Release(t.Context(), skipped, entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Decide(t.Context(), DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
+		if _, err := s.Decide(t.Context(), entry.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Remove(t.Context(), idle); err != nil {
@@ -155,7 +156,7 @@ func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 		if err := s.Remove(t.Context(), fresh); err != nil {
 			t.Fatal(err)
 		}
-		keys := []string{OrderPrefix + "busy", OrderPrefix + "fresh", OrderPrefix + "idle", OrderPrefix + "skipped"}
+		keys := []string{entry.OrderPrefix + "busy", entry.OrderPrefix + "fresh", entry.OrderPrefix + "idle", entry.OrderPrefix + "skipped"}
 		there := func(want ...string) {
 			t.Helper()
 			for _, key := range keys {
@@ -163,7 +164,7 @@ func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 				if err := pool.QueryRow("SELECT COUNT(*) FROM bed_order_key WHERE id = '" + key + "'").Scan(&n); err != nil {
 					t.Fatal(err)
 				}
-				if wanted := strings.Contains(strings.Join(want, " "), strings.TrimPrefix(key, OrderPrefix)); wanted != (n == 1) {
+				if wanted := strings.Contains(strings.Join(want, " "), strings.TrimPrefix(key, entry.OrderPrefix)); wanted != (n == 1) {
 					t.Errorf("%s is there: %v, want %v", key, n == 1, wanted)
 				}
 			}
@@ -261,7 +262,7 @@ func TestUnansweredKeyedWriteIsOneEntryOfOneNumber(t *testing.T) {
 				var last int64
 				var id string
 				var waiting, rows, queued int
-				if err := pool.QueryRow("SELECT last, head, waiting FROM bed_order_key WHERE id = '"+OrderPrefix+"k'").Scan(&last, &id, &waiting); err != nil {
+				if err := pool.QueryRow("SELECT last, head, waiting FROM bed_order_key WHERE id = '"+entry.OrderPrefix+"k'").Scan(&last, &id, &waiting); err != nil {
 					t.Fatal(err)
 				}
 				if err := pool.QueryRow("SELECT (SELECT COUNT(*) FROM transaction_log WHERE id = '"+u.ID+"'), (SELECT COUNT(*) FROM bed_order_queue)").Scan(&rows, &queued); err != nil {

@@ -6,30 +6,30 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // under makes a unit under an order key.
-func under(key string) *txlog.Unit {
+func under(key string) *entry.Unit {
 	u := unit("UPDATE a")
-	u.Receipt, u.Order = u.ID, []txlog.Order{{Key: key}}
+	u.Receipt, u.Order = u.ID, []entry.Order{{Key: key}}
 	return u
 }
 
 func TestOrderKeyOfASkippedEntryIsNotPurged(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
-		skipped, removed := under(txlog.OrderPrefix+"skipped"), under(txlog.OrderPrefix+"removed")
-		for _, u := range []*txlog.Unit{skipped, removed} {
+		skipped, removed := under(entry.OrderPrefix+"skipped"), under(entry.OrderPrefix+"removed")
+		for _, u := range []*entry.Unit{skipped, removed} {
 			if err := s.Add(t.Context(), time.Minute, u); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := s.Release(t.Context(), skipped, txlog.Verdict{Park: true}); err != nil {
+		if err := s.Release(t.Context(), skipped, entry.Verdict{Park: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Decide(t.Context(), txlog.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
+		if _, err := s.Decide(t.Context(), entry.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Remove(t.Context(), removed); err != nil {
@@ -60,7 +60,7 @@ func TestOrderKeyOfASkippedEntryIsNotPurged(t *testing.T) {
 func TestFollowerThatIsParkedBeforeItsWriterKnowsOfItStillWaits(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-order", errors.New("connection reset by peer"))
-	head, follower := under(txlog.OrderPrefix+"k"), under(txlog.OrderPrefix+"k")
+	head, follower := under(entry.OrderPrefix+"k"), under(entry.OrderPrefix+"k")
 	if err := s.Add(t.Context(), time.Minute, head); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/txlog"
 )
@@ -123,14 +124,14 @@ func same(a, b any) bool {
 }
 
 func roundTrip(t interface{ Fatalf(string, ...any) }, args []driver.NamedValue) string {
-	text, err := txlog.EncodeParams(args)
+	text, err := entry.EncodeParams(args)
 	if err != nil {
 		t.Fatalf("encode %#v: %v", args, err)
 	}
 	if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
 		t.Fatalf("encode %#v: %q cannot be kept by every database", args, text)
 	}
-	got, err := txlog.DecodeParams(text)
+	got, err := entry.DecodeParams(text)
 	if err != nil {
 		t.Fatalf("decode %s: %v", text, err)
 	}
@@ -197,7 +198,7 @@ func TestParametersAreStoredInTheNewestForm(t *testing.T) {
 // describe returns the content of the column parameters.
 func describe(t *testing.T, column string) string {
 	text, prepared := txlog.ReadParamsColumn(column)
-	args, err := txlog.DecodeParams(text)
+	args, err := entry.DecodeParams(text)
 	if err != nil {
 		t.Fatalf("%s: %v", column, err)
 	}
@@ -238,7 +239,7 @@ func TestNoParametersAreTheEmptyText(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	if got, err := txlog.DecodeParams("[]"); err != nil || len(got) != 0 {
+	if got, err := entry.DecodeParams("[]"); err != nil || len(got) != 0 {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -252,7 +253,7 @@ func TestUnstorableValueIsNamedButNotShown(t *testing.T) {
 		"@pw (*txlog_test.secretType)": {Ordinal: 2, Name: "pw", Value: &secretType{"hunter2"}},
 		"2 (struct { P string })":      {Ordinal: 2, Value: struct{ P string }{"hunter2"}},
 	} {
-		_, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: "ok"}, arg})
+		_, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: "ok"}, arg})
 		var param *txlog.ParamError
 		if !errors.As(err, &param) || param.Ordinal != 2 || param.Name != arg.Name {
 			t.Fatalf("got %v, want a ParamError", err)
@@ -274,7 +275,7 @@ func TestBrokenParametersAreNamedButNotShown(t *testing.T) {
 		`["a",{"[]bool":[1]}]`, `["a",{"[]string":"hunter2"}]`, `["a",99999999999999999999]`, `["a",1e999]`, `["a",{"name":7,"value":1}]`, `["a",{"ordinal":"x","value":1}]`,
 		`["a",{"time":"2024-01-01T00:00:00+"}]`, `["a",{"time":""}]`, `["a",{"time":7}]`,
 	} {
-		args, err := txlog.DecodeParams(text)
+		args, err := entry.DecodeParams(text)
 		if err == nil {
 			t.Errorf("%s was read as %v", text, args)
 			continue
@@ -352,7 +353,7 @@ func FuzzDecodeParams(f *testing.F) {
 	f.Add(`[{"name":"id","ordinal":3,"value":{"[]string":["a"]}}]`)
 	f.Add(`[{"time":"2024-05-01T14:00:00+99:99:99 x"}]`)
 	f.Fuzz(func(t *testing.T, text string) {
-		args, err := txlog.DecodeParams(text)
+		args, err := entry.DecodeParams(text)
 		if err != nil || len(args) == 0 {
 			return
 		}
@@ -376,7 +377,7 @@ func BenchmarkEncodeParams(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := txlog.EncodeParams(args); err != nil {
+		if _, err := entry.EncodeParams(args); err != nil {
 			b.Fatal(err)
 		}
 	}

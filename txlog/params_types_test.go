@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -38,11 +39,11 @@ func TestARegisteredTypeComesBackAsItself(t *testing.T) {
 	if got, want := roundTrip(t, []driver.NamedValue{{Ordinal: 1, Value: point{3, 4}}}), `[{"test.point":"3 \u0000 4"}]`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if _, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: point{-1, 0}}}); err == nil {
+	if _, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: point{-1, 0}}}); err == nil {
 		t.Error("an encoder's error was ignored")
 	}
 	for _, text := range []string{`[{"test.point":"x"}]`, `[{"test.point":"wrong"}]`, `[{"test.point":7}]`} {
-		if got, err := txlog.DecodeParams(text); err == nil {
+		if got, err := entry.DecodeParams(text); err == nil {
 			t.Errorf("%s was read as %v", text, got)
 		}
 	}

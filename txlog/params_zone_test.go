@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func berlin(t testing.TB) *time.Location {
@@ -20,11 +20,11 @@ func berlin(t testing.TB) *time.Location {
 func TestTimeComesBackLocalWithoutMonotonicPart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: now}})
+	text, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: now}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := txlog.DecodeParams(text)
+	got, err := entry.DecodeParams(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestLocalZoneIsKeptByItsAbbreviation(t *testing.T) {
 		"2024-07-01T14:00:00+11:11 Local CEST": "2024-07-01 14:00:00 +1111 CEST",
 		"2024-07-01T14:00:00+11:11 Local":      "2024-07-01 14:00:00 +1111 +1111", // of an earlier version
 	} {
-		got, err := txlog.DecodeParams(`[{"time":"` + text + `"}]`)
+		got, err := entry.DecodeParams(`[{"time":"` + text + `"}]`)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 		} else if s := got[0].Value.(time.Time).String(); s != want {
@@ -52,7 +52,7 @@ func TestLocalZoneIsKeptByItsAbbreviation(t *testing.T) {
 		}
 	}
 	at := time.Date(2024, 7, 1, 14, 0, 0, 0, testdb.LocalZone(t, "CET", 2*time.Hour))
-	if text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: at}}); err != nil || text != `[{"time":"2024-07-01T14:00:00+02:00 Local CET"}]` {
+	if text, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: at}}); err != nil || text != `[{"time":"2024-07-01T14:00:00+02:00 Local CET"}]` {
 		t.Errorf("it is written as %s, %v", text, err)
 	}
 }
@@ -65,7 +65,7 @@ func TestUnknownZoneBecomesAFixedOne(t *testing.T) {
 		"2024-10-27T02:30:00+02:00 Europe/Berlin": "2024-10-27 02:30:00 +0200 CEST",
 		"2024-10-27T02:30:00+01:00 Europe/Berlin": "2024-10-27 02:30:00 +0100 CET",
 	} {
-		got, err := txlog.DecodeParams(`[{"time":"` + text + `"}]`)
+		got, err := entry.DecodeParams(`[{"time":"` + text + `"}]`)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 		} else if s := got[0].Value.(time.Time).String(); s != want {

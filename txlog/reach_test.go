@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -27,7 +28,7 @@ func reached(t *testing.T, db testdb.DB, units, claims int) (*SQLStorage, *sql.D
 	for done := 0; done < units; {
 		portion := make([]*Unit, min(500, units-done))
 		for i := range portion {
-			portion[i] = &Unit{ID: NewID(), DataSource: "orders", Statements: []Statement{{SQL: fmt.Sprint("UPDATE ", done+i)}}}
+			portion[i] = &Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: fmt.Sprint("UPDATE ", done+i)}}}
 		}
 		if err := s.Add(t.Context(), time.Minute, portion...); err != nil {
 			t.Fatal(err)
@@ -51,7 +52,7 @@ func reached(t *testing.T, db testdb.DB, units, claims int) (*SQLStorage, *sql.D
 
 func claimSome(t *testing.T, s *SQLStorage, limit int) []*Unit {
 	t.Helper()
-	units, err := s.Claim(t.Context(), ClaimRequest{DataSource: "orders", Limit: limit, Lease: time.Hour})
+	units, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: limit, Lease: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,7 @@ func TestDataSourcesAreNamedPastWhatWasClaimed(t *testing.T) {
 		}
 		named("orders")
 		for _, name := range []string{"accounts", "orders2", "z"} {
-			if err := s.Add(t.Context(), time.Minute, &Unit{ID: NewID(), DataSource: name, Statements: []Statement{{SQL: "UPDATE a"}}}); err != nil {
+			if err := s.Add(t.Context(), time.Minute, &Unit{ID: entry.NewID(), DataSource: name, Statements: []entry.Statement{{SQL: "UPDATE a"}}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -26,9 +27,9 @@ func TestManyEntriesAreRemovedWithoutReadingTheLog(t *testing.T) {
 	pool := db.Open(t)
 	const many = 100
 	remove := func(s *txlog.SQLStorage) {
-		units := make([]*txlog.Unit, many)
+		units := make([]*entry.Unit, many)
 		for i := range units {
-			units[i] = &txlog.Unit{ID: txlog.NewID(), DataSource: "bank", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1", Params: "[]"}}}
+			units[i] = &entry.Unit{ID: entry.NewID(), DataSource: "bank", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1", Params: "[]"}}}
 		}
 		if err := s.Add(t.Context(), time.Minute, units...); err != nil {
 			t.Fatal(err)
@@ -102,12 +103,12 @@ func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 			if c.untold {
 				s.NotReturning()
 			}
-			units := make([]*txlog.Unit, inLog/max(c.size, 1))
+			units := make([]*entry.Unit, inLog/max(c.size, 1))
 			for i := range units {
 				units[i] = unit(slices.Repeat([]string{"UPDATE t SET n = 1"}, max(c.size, 1))...)
 			}
 			if c.twoTokens {
-				units[0].Lease.Token = txlog.NewID() // not the storage's own
+				units[0].Lease.Token = entry.NewID() // not the storage's own
 			}
 			mustAdd(t, s, units...)
 			other := lockRow(t, db, units[len(units)-1].ID)
@@ -130,7 +131,7 @@ func TestWorkOnOneUnitAwaitsNoOther(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	s := open(t, db)
-	units := make([]*txlog.Unit, 2)
+	units := make([]*entry.Unit, 2)
 	for i := range units {
 		units[i] = unit(slices.Repeat([]string{"UPDATE t SET n = 1"}, 30)...)
 	}
@@ -144,7 +145,7 @@ func TestWorkOnOneUnitAwaitsNoOther(t *testing.T) {
 		do   func() error
 	}{
 		{"renewing", func() error { _, err := s.Renew(ctx, time.Minute, u); return err }},
-		{"parking", func() error { return s.Release(ctx, u, txlog.Verdict{Park: true}) }},
+		{"parking", func() error { return s.Release(ctx, u, entry.Verdict{Park: true}) }},
 		{"retrying", func() error { return s.Retry(ctx, u.ID) }},
 		{"discarding", func() error { return s.Discard(ctx, u.ID) }},
 	} {
@@ -164,7 +165,7 @@ func TestSafeUpdatesAreNoObstacle(t *testing.T) {
 			s.NotReturning()
 		}
 		for _, n := range []int{1, 2, 100} {
-			units := make([]*txlog.Unit, n)
+			units := make([]*entry.Unit, n)
 			for i := range units {
 				units[i] = unit("UPDATE a", "UPDATE b")
 			}

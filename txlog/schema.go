@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -21,7 +23,7 @@ var schemas embed.FS
 // Schema returns the statements that create the log's tables in a database: "mysql" (also
 // for MariaDB), "postgres" or "sqlite". [Open] runs exactly these for an absent table.
 func Schema(database string) (string, error) {
-	f := flavorOf(database)
+	f := sqltext.FlavorOf(database)
 	if f == 0 {
 		return "", fmt.Errorf("txlog: no schema for a database called %q: use mysql, postgres or sqlite", database)
 	}
@@ -33,7 +35,7 @@ func Schema(database string) (string, error) {
 }
 
 // logTables describes the log's tables in a database, the indispensable ones first.
-func logTables(f Flavor) []tables.Table {
+func logTables(f sqltext.Flavor) []tables.Table {
 	text, err := Schema(f.String())
 	if err != nil {
 		return nil
@@ -118,9 +120,9 @@ func (db *database) readIdentity(ctx context.Context) (string, error) {
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("the log's identity cannot be read from the table bed_log, or not be put there: %w", err)
-	case !storableToken(identity, maxToken):
+	case !entry.StorableToken(identity, entry.MaxToken):
 		return "", fmt.Errorf("%w: its identity in the table bed_log is %.100q: it must have 1 to %d printable ASCII characters; "+
-			"give it back the one it had, or delete the row for a new one", ErrUnusable, identity, maxToken)
+			"give it back the one it had, or delete the row for a new one", ErrUnusable, identity, entry.MaxToken)
 	}
 	return identity, nil
 }
@@ -135,4 +137,14 @@ func (db *database) fact(ctx context.Context, name string) (value string, err er
 func (db *database) addFact(ctx context.Context, name, value string) error {
 	_, err := db.ExecContext(ctx, shape{kind: insertFact}.text(db.backend.Flavor), name, value)
 	return err
+}
+
+// maxReceiptSchema is the longest schema name that every database accepts.
+const maxReceiptSchema = 63
+
+func validateReceiptSchema(dataSource, schema string) error {
+	if schema != "" && !entry.StorableToken(schema, maxReceiptSchema) {
+		return fmt.Errorf("txlog: the schema of the receipts of %s must have at most %d printable ASCII characters", dataSource, maxReceiptSchema)
+	}
+	return nil
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // claimer makes the claims of one process.
@@ -33,8 +36,8 @@ type claimer struct {
 // But the UPDATE decides, and it takes only units that are still due: on a Galera cluster
 // another node grants the same lock, and TiDB skips no locks. The second claimer then finds
 // fewer rows, or its COMMIT fails.
-func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err error) {
-	if c.db.backend.Flavor == FlavorMySQL {
+func (c *claimer) claim(ctx context.Context, r *entry.ClaimRequest) (due []*Unit, err error) {
+	if c.db.backend.Flavor == sqltext.MySQL {
 		select {
 		case c.turn <- struct{}{}:
 			defer func() { <-c.turn }()
@@ -42,7 +45,7 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 			return nil, ctx.Err()
 		}
 	}
-	lease := Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
+	lease := entry.Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
 	reach := c.reach(r.DataSource)
 	from, look, all := reach.begin(time.Now()), look{}, r.After == nil
 	if !all {
@@ -64,7 +67,7 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 		until := now + r.Lease.Milliseconds() + leaseSlack
 		var ids []string
 		for _, u := range due {
-			ids = append(ids, rowIDs(u.ID, len(u.Statements))...)
+			ids = append(ids, entry.RowIDs(u.ID, len(u.Statements))...)
 			u.NextTry = time.UnixMilli(until)
 		}
 		var taken int
@@ -83,7 +86,7 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 	if err != nil {
 		return nil, err
 	}
-	if c.db.backend.Flavor != FlavorSQLite { // its index keeps nothing of what was claimed
+	if c.db.backend.Flavor != sqltext.SQLite { // its index keeps nothing of what was claimed
 		if !all { // units are left before the last one
 			look.settled = 0
 		}
@@ -96,13 +99,13 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 }
 
 // find finds due units from next_try_time from on, and units that are due at once.
-func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int64) (due []*Unit, l look, err error) {
+func (c *claimer) find(ctx context.Context, q runner, r *entry.ClaimRequest, from int64) (due []*Unit, l look, err error) {
 	sh := shape{kind: selectDue}
 	if c.db.unlocked {
 		sh.kind = selectDueUnlocked
 	}
 	if from > atOnce {
-		due, err = firstRows(ctx, q, sh, r.DataSource, atOnce, atOnce, "", atOnce, millis(r.MinAge), r.Limit)
+		due, err = firstRows(ctx, q, sh, r.DataSource, atOnce, atOnce, "", atOnce, entry.Millis(r.MinAge), r.Limit)
 	}
 	began := time.Now()
 	if err != nil || len(due) == r.Limit {
@@ -116,14 +119,14 @@ func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int6
 	if r.After != nil {
 		last = r.After.ID
 	}
-	more, err := firstRows(ctx, q, sh, r.DataSource, begin, begin, last, math.MaxInt64, millis(r.MinAge), r.Limit-len(due))
+	more, err := firstRows(ctx, q, sh, r.DataSource, begin, begin, last, math.MaxInt64, entry.Millis(r.MinAge), r.Limit-len(due))
 	due = append(due, more...)
 	l = look{from: from, took: max(time.Since(began), 1), full: len(due) == r.Limit}
 	if n := len(due); n > 0 {
 		if !due[n-1].AtOnce {
 			l.last = due[n-1].NextTry.UnixMilli()
 		}
-		l.settled = due[0].ReadAt.UnixMilli() - millis(r.MinAge) - lateCommit.Milliseconds()
+		l.settled = due[0].ReadAt.UnixMilli() - entry.Millis(r.MinAge) - lateCommit.Milliseconds()
 	}
 	return due, l, err
 }
@@ -149,12 +152,12 @@ func (c *claimer) reach(dataSource string) *reach {
 func (c *claimer) token() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.claims % MaxStatements
+	n := c.claims % entry.MaxStatements
 	if n == 0 {
-		c.prefix = NewID()
+		c.prefix = entry.NewID()
 	}
 	c.claims++
-	return rowID(c.prefix, n)
+	return entry.RowID(c.prefix, n)
 }
 
 const (

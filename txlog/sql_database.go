@@ -10,6 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // runner runs the log's statements, separately or in a local transaction.
@@ -23,7 +27,7 @@ type runner interface {
 // statement separately.
 type database struct {
 	*sql.DB
-	backend Backend
+	backend backend
 	// unlocked disables FOR UPDATE SKIP LOCKED, which locks no rows on TiDB.
 	unlocked bool
 	// inSchema is the quoted name of the tables' schema; nil before its first use.
@@ -36,9 +40,9 @@ type database struct {
 var _ runner = (*database)(nil)
 
 // openDatabase opens the log's connections; conns below 1 means the default.
-func openDatabase(backend Backend, connector driver.Connector, conns int) *database {
-	lite := backend.Flavor == FlavorSQLite
-	db := sql.OpenDB(&session{connector, backend.Flavor})
+func openDatabase(of logdb.Backend, connector driver.Connector, conns int) *database {
+	lite := of.Flavor == sqltext.SQLite
+	db := sql.OpenDB(&session{connector, of.Flavor})
 	if conns < 1 {
 		conns = defaultMaxConns
 		if lite {
@@ -51,13 +55,13 @@ func openDatabase(backend Backend, connector driver.Connector, conns int) *datab
 	if !lite {
 		db.SetConnMaxIdleTime(5 * time.Minute)
 	}
-	return &database{DB: db, backend: backend, stmts: map[shape]*sql.Stmt{}}
+	return &database{DB: db, backend: backend{of}, stmts: map[shape]*sql.Stmt{}}
 }
 
 // sessionSetup returns the statements for each new connection.
-func sessionSetup(f Flavor) []string {
+func sessionSetup(f sqltext.Flavor) []string {
 	switch f {
-	case FlavorMySQL:
+	case sqltext.MySQL:
 		// READ COMMITTED: claims and removals lock records, never gaps.
 		return []string{
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
@@ -66,7 +70,7 @@ func sessionSetup(f Flavor) []string {
 			// bound applies to all of the log's statements.
 			"SET autocommit = 1, completion_type = 0, sql_safe_updates = 0 /*!80000 , innodb_lock_wait_timeout = 10 */, NAMES utf8mb4",
 		}
-	case FlavorSQLite:
+	case sqltext.SQLite:
 		return []string{"PRAGMA busy_timeout = 10000", "PRAGMA synchronous = FULL"}
 	}
 	return nil
@@ -216,9 +220,9 @@ func (db *database) inTx(ctx context.Context, f func(context.Context, runner) er
 func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err error) {
 	var opts *sql.TxOptions
 	switch db.backend.Flavor {
-	case FlavorPostgres:
+	case sqltext.Postgres:
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	case FlavorSQLite:
+	case sqltext.SQLite:
 		// ctx ends only the wait of BEGIN for the write lock: a rollback by database/sql itself
 		// may fail unseen and leave the transaction open.
 		begin, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -243,7 +247,7 @@ func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err 
 // runFenced runs a fenced statement over the rows of one unit and reports whether the unit
 // was owned. All rows of a unit have the same owner, so one match is enough.
 func runFenced(ctx context.Context, q runner, k kind, before []any, u *owned) (found bool, err error) {
-	err = chunks(rowIDs(u.id, u.rows), func(ids []any) error {
+	err = chunks(entry.RowIDs(u.id, u.rows), func(ids []any) error {
 		args := append(append(slices.Clone(before), ids...), u.token)
 		n, err := run(ctx, q, shape{kind: k, rows: len(ids)}, args...)
 		found = found || n > 0

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/bedsql/bed/internal/entry"
 )
 
 func noCompensation(id, where string) error {
@@ -15,7 +17,7 @@ func noCompensation(id, where string) error {
 // forward units, which are made later. Every writer that locks several units follows this
 // order.
 func startCompensation(ctx context.Context, q runner, k *Unit, token string, lease time.Duration, orderless bool) error {
-	forward, err := unitsOf(ctx, q, lockUnits, k.Undo.units())
+	forward, err := unitsOf(ctx, q, lockUnits, k.Undo.Units())
 	if err != nil {
 		return err
 	}
@@ -26,8 +28,8 @@ func startCompensation(ctx context.Context, q runner, k *Unit, token string, lea
 		next = k.ReadAt.UnixMilli() + lease.Milliseconds() + leaseSlack
 		until, owner, k.NextTry = next, token, time.UnixMilli(next)
 	}
-	args := []any{k.DataSource, k.encodeSettings(), k.Receipt, k.LastError, owner, until, next}
-	if err := chunks(rowIDs(k.ID, len(k.Statements)), func(ids []any) error {
+	args := []any{k.DataSource, encodeSettings(k), k.Receipt, k.LastError, owner, until, next}
+	if err := chunks(entry.RowIDs(k.ID, len(k.Statements)), func(ids []any) error {
 		_, err := run(ctx, q, shape{kind: turnRows, rows: len(ids)}, append(slices.Clone(args), ids...)...)
 		return err
 	}); err != nil {
@@ -40,7 +42,7 @@ func startCompensation(ctx context.Context, q runner, k *Unit, token string, lea
 func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error {
 	var rows []string
 	for _, u := range forward {
-		rows = append(rows, u.allRowIDs()...)
+		rows = append(rows, u.AllRowIDs()...)
 	}
 	if err := chunks(rows, func(ids []any) error {
 		_, err := run(ctx, q, shape{kind: discardRows, rows: len(ids)}, ids...)
@@ -55,7 +57,7 @@ func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error
 // forward units, even leased ones. Without k their receipts are no longer kept, and only
 // these would prove the delivery.
 func complete(ctx context.Context, db *database, k *Unit, unstarted *owned, orderless bool) (removed bool, err error) {
-	left, err := unitsOf(ctx, db, selectUnits, k.Undo.units())
+	left, err := unitsOf(ctx, db, selectUnits, k.Undo.Units())
 	switch {
 	case err != nil:
 		return false, err
@@ -80,14 +82,14 @@ func locateGroup(ctx context.Context, db *database, head *owned, located *Unit) 
 			return err
 		}
 		for _, k := range back {
-			if k.Undo == nil || !k.Undo.locate(located.ID, located.Place, located.Session) {
+			if k.Undo == nil || !k.Undo.Locate(located.ID, located.Place, located.Session) {
 				continue
 			}
-			if _, err := run(ctx, q, shape{kind: noteUndo}, k.encodeSettings(), k.ID); err != nil {
+			if _, err := run(ctx, q, shape{kind: noteUndo}, encodeSettings(k), k.ID); err != nil {
 				return err
 			}
 		}
-		found, err = runFenced(ctx, q, locateOwned, []any{located.encodeSettings()}, head)
+		found, err = runFenced(ctx, q, locateOwned, []any{encodeSettings(located)}, head)
 		return err
 	})
 	return found, err
@@ -97,7 +99,7 @@ func locateGroup(ctx context.Context, db *database, head *owned, located *Unit) 
 // compensation is in the log.
 func grouped(ctx context.Context, q runner, units []*Unit) (refused, err error) {
 	for _, u := range units {
-		if !u.inGroup() {
+		if !u.InGroup() {
 			continue
 		}
 		back, err := tokensOf(ctx, q, []string{u.TransactionID})

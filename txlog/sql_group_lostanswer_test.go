@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -27,7 +28,7 @@ func TestSharedUnansweredWriteIsRecoveredForAll(t *testing.T) {
 			}
 			// The unit held by another owner is lost, regardless of the answer.
 			stale := *units[3]
-			stale.Lease.Token = txlog.NewID()
+			stale.Lease.Token = entry.NewID()
 			struck = cut(execute)
 			errs := together(t, s.Removing(), 6, func(i int) error {
 				if i == 3 {
@@ -59,7 +60,7 @@ func TestSharedSQLiteWriteIsRecoveredForAll(t *testing.T) {
 		t.Errorf("%d rows, want 12; %d answers were not lost", n, lose.Load()+1)
 	}
 	stale := *units[3]
-	stale.Lease.Token = txlog.NewID()
+	stale.Lease.Token = entry.NewID()
 	units[3] = &stale
 	lose.Store(3)
 	errs := together(t, s.Removing(), 6, func(i int) error { return s.Remove(t.Context(), units[i]) })()
@@ -100,7 +101,7 @@ func TestRefusedRecordInARepeatLeavesNoDoubt(t *testing.T) {
 func TestExpiredMemberIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-member", errors.New("connection reset by peer"))
-	units := []*txlog.Unit{unit("UPDATE a"), unit("UPDATE b"), unit("UPDATE c")}
+	units := []*entry.Unit{unit("UPDATE a"), unit("UPDATE b"), unit("UPDATE c")}
 	lose.Store(1 << 30)
 	wait := together(t, s.Adding(), 3, func(i int) error {
 		if i > 0 {

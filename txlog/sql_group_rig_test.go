@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -31,15 +32,15 @@ func together(t *testing.T, g txlog.Joining, n int, f func(i int) error) (wait f
 	}
 }
 
-func someUnits(n int) []*txlog.Unit {
-	units := make([]*txlog.Unit, n)
+func someUnits(n int) []*entry.Unit {
+	units := make([]*entry.Unit, n)
 	for i := range units {
 		units[i] = unit([]string{"UPDATE a", "UPDATE b", "UPDATE c"}[:1+i%3]...)
 	}
 	return units
 }
 
-func mustAdd(t *testing.T, s *txlog.SQLStorage, units ...*txlog.Unit) {
+func mustAdd(t *testing.T, s *txlog.SQLStorage, units ...*entry.Unit) {
 	t.Helper()
 	if err := s.Add(t.Context(), time.Minute, units...); err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func mustAll(t *testing.T, errs []error) {
 	}
 }
 
-func missing(t *testing.T, s *txlog.SQLStorage, units ...*txlog.Unit) map[string]bool {
+func missing(t *testing.T, s *txlog.SQLStorage, units ...*entry.Unit) map[string]bool {
 	t.Helper()
 	var ids []string
 	for _, u := range units {

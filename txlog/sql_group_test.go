@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -49,9 +50,9 @@ func TestRefusedRecordFailsAloneButItsGroupWhole(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, oneWrite)
 		refuse(t, db, "refused")
-		groups := make([][]*txlog.Unit, 13)
+		groups := make([][]*entry.Unit, 13)
 		bad := map[int]bool{3: true, 4: true, 12: true}
-		var want, unwanted []*txlog.Unit
+		var want, unwanted []*entry.Unit
 		for i := range groups {
 			groups[i] = someUnits(1 + i%3)
 			if bad[i] {
@@ -113,14 +114,14 @@ func TestCallersLearnTheirLossInSharedRemovals(t *testing.T) {
 				s.NotReturning()
 			}
 			units := someUnits(9)
-			units[2].Lease.Token, units[8].Lease.Token = txlog.NewID(), txlog.NewID() // not the storage's own
+			units[2].Lease.Token, units[8].Lease.Token = entry.NewID(), entry.NewID() // not the storage's own
 			mustAdd(t, s, units...)
 			stale, gone := *units[1], *units[5]
-			stale.Lease.Token = txlog.NewID()
+			stale.Lease.Token = entry.NewID()
 			if err := s.Remove(t.Context(), units[5]); err != nil {
 				t.Fatal(err)
 			}
-			callers := [][]*txlog.Unit{{units[0]}, {&stale}, {units[2], units[3]}, {units[4]}, {&gone}, {units[6], &stale, units[7]}, {units[8]}}
+			callers := [][]*entry.Unit{{units[0]}, {&stale}, {units[2], units[3]}, {units[4]}, {&gone}, {units[6], &stale, units[7]}, {units[8]}}
 			lost := map[int]bool{1: true, 4: true, 5: true}
 			errs := together(t, s.Removing(), len(callers), func(i int) error { return s.Remove(t.Context(), callers[i]...) })()
 			for i, err := range errs {
@@ -169,7 +170,7 @@ func TestCallerGivingUpBreaksNoSharedWrite(t *testing.T) {
 					t.Errorf("got error %v, want ErrInDoubt", err)
 				}
 				// A caller that has stopped waiting may write to its unit.
-				units[1].DataSource, units[1].Statements[0].SQL, units[1].Lease = "", "", txlog.Lease{}
+				units[1].DataSource, units[1].Statements[0].SQL, units[1].Lease = "", "", entry.Lease{}
 			}
 			attempts := sent()
 			send()
@@ -253,8 +254,8 @@ func TestAnswersHoldWhenManyGiveUp(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
 		var mu sync.Mutex
-		told := map[*txlog.Unit]error{}
-		removed := map[*txlog.Unit]bool{}
+		told := map[*entry.Unit]error{}
+		removed := map[*entry.Unit]bool{}
 		var group sync.WaitGroup
 		for range 24 {
 			group.Go(func() {
@@ -279,7 +280,7 @@ func TestAnswersHoldWhenManyGiveUp(t *testing.T) {
 			})
 		}
 		group.Wait()
-		var all []*txlog.Unit
+		var all []*entry.Unit
 		for u := range told {
 			all = append(all, u)
 		}

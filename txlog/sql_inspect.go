@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/tables"
 )
@@ -48,11 +49,11 @@ func unitsOf(ctx context.Context, q runner, k kind, ids []string) (all []*Unit, 
 
 // Get implements [Storage].
 func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
-	found, err := s.Units(ctx, []string{headID(id)})
+	found, err := s.Units(ctx, []string{entry.HeadID(id)})
 	if err != nil {
 		return nil, err
 	}
-	if len(found) == 0 || !hasRow(id, len(found[0].Statements)) {
+	if len(found) == 0 || !entry.HasRow(id, len(found[0].Statements)) {
 		return nil, fmt.Errorf("%w: %q in %s", ErrNotFound, id, s.name())
 	}
 	return found[0], nil
@@ -62,7 +63,7 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 // ids. It omits units that are not in the log.
 func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	ids = slices.DeleteFunc(ids, func(id string) bool { return !isHeadID(id) })
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !entry.IsHeadID(id) })
 	return s.units(ctx, "reading units", func(ctx context.Context) ([]*Unit, error) {
 		return unitsOf(ctx, s.db, selectUnits, ids)
 	})
@@ -72,16 +73,16 @@ func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error) {
 	heads := make([]string, len(ids))
 	for i, id := range ids {
-		heads[i] = headID(id)
+		heads[i] = entry.HeadID(id)
 	}
 	there := map[string]State{}
 	err := s.do(ctx, "looking for units", func(ctx context.Context) error {
-		found, err := unitsOf(ctx, s.db, selectUnits, slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return !isHeadID(id) }))
+		found, err := unitsOf(ctx, s.db, selectUnits, slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return !entry.IsHeadID(id) }))
 		for _, u := range found {
 			there[u.ID] = stateOf(u)
-			if err == nil && u.unstarted() {
+			if err == nil && u.Unstarted() {
 				var parts []*Unit
-				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.units()); slices.ContainsFunc(parts, parked) {
+				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.Units()); slices.ContainsFunc(parts, parked) {
 					there[u.ID] = StateParked
 				}
 			}
@@ -92,7 +93,7 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 		return nil, err
 	}
 	// After the units: a unit leaves in the same transaction that records it as discarded.
-	gone := slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return there[id] != "" || !isHeadID(id) })
+	gone := slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return there[id] != "" || !entry.IsHeadID(id) })
 	ends, err := s.journal.Ends(ctx, gone)
 	if err != nil {
 		return nil, s.failed("looking for how units ended", err)
@@ -113,15 +114,17 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 	return states, nil
 }
 
+func parked(u *Unit) bool { return u.Parked }
+
 // Missing implements [Storage].
 func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []string, err error) {
 	var heads, receipts, keys []string
 	for _, id := range ids {
-		if head := headID(id); isHeadID(head) {
+		if head := entry.HeadID(id); entry.IsHeadID(head) {
 			heads = append(heads, head)
-		} else if strings.HasPrefix(id, OrderPrefix) && storableKey(id) {
+		} else if strings.HasPrefix(id, entry.OrderPrefix) && entry.StorableKey(id) {
 			keys = append(keys, id)
-		} else if storableToken(id, maxReceipt) {
+		} else if entry.StorableToken(id, entry.MaxReceipt) {
 			receipts = append(receipts, id)
 		}
 	}
@@ -142,28 +145,12 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []strin
 		return nil, err
 	}
 	for _, id := range ids {
-		if !there[headID(id)] && !there[id] {
+		if !there[entry.HeadID(id)] && !there[id] {
 			missing = append(missing, id)
 		}
 	}
 	return missing, nil
 }
-
-// Decision is an operator's decision about units.
-type Decision uint8
-
-// The decisions.
-const (
-	// DecideRetry and DecideDiscard do the same as [Storage].Retry and Discard.
-	DecideRetry Decision = iota + 1
-	DecideDiscard
-	// DecidePark leaves units for an operator.
-	DecidePark
-	// DecideSkip parks units and lets the units behind them go first. A unit that is not the
-	// first under an order key is an ErrNotFirst. Once a later unit is delivered, the target
-	// rejects the skipped one.
-	DecideSkip
-)
 
 // decision is the name of a Decision and its statement.
 type decision struct {
@@ -173,32 +160,23 @@ type decision struct {
 	skip bool
 }
 
-var decisions = map[Decision]decision{DecideRetry: {what: "retrying", kind: retryRows}, DecideDiscard: {what: "discarding", kind: discardRows},
-	DecidePark: {what: "parking", kind: parkRows}, DecideSkip: {what: "skipping", kind: parkRows, skip: true}}
+var decisions = map[entry.Decision]decision{entry.DecideRetry: {what: "retrying", kind: retryRows}, entry.DecideDiscard: {what: "discarding", kind: discardRows},
+	entry.DecidePark: {what: "parking", kind: parkRows}, entry.DecideSkip: {what: "skipping", kind: parkRows, skip: true}}
 
 // decideFor bounds a decision if the caller's context has no end.
 const decideFor = time.Hour
 
-// Decided is the result of a decision.
-type Decided struct {
-	// Changed lists the ids of the units that it changed.
-	Changed []string
-	// Gone counts the units that were no longer in the log. Left counts the others without a
-	// change: leased, rejected by check, or in a group (ErrGroup).
-	Gone, Left int
-}
-
 // Retry implements [Storage].
 func (s *SQLStorage) Retry(ctx context.Context, id string) error {
-	return s.decide(ctx, DecideRetry, id)
+	return s.decide(ctx, entry.DecideRetry, id)
 }
 
 // Discard implements [Storage].
 func (s *SQLStorage) Discard(ctx context.Context, id string) error {
-	return s.decide(ctx, DecideDiscard, id)
+	return s.decide(ctx, entry.DecideDiscard, id)
 }
 
-func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
+func (s *SQLStorage) decide(ctx context.Context, d entry.Decision, id string) error {
 	u, err := s.Get(ctx, id)
 	if err == nil {
 		_, err = s.Decide(ctx, d, []string{u.ID}, nil, nil)
@@ -216,33 +194,21 @@ func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
 // row with a unique key. If COMMIT gets no answer, Decide repeats the decision: the row is
 // there if it was carried out. Without also, a missing unit proves that a DecideDiscard was
 // carried out. Decide returns ErrUnconfirmed if the outcome stays unknown.
-func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check func(*Unit) bool, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
+func (s *SQLStorage) Decide(ctx context.Context, d entry.Decision, ids []string, check func(*Unit) bool, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
 	return s.carryOut(ctx, decisions[d], ids, check, nil, also)
-}
-
-// Amendment replaces one statement of a parked unit.
-type Amendment struct {
-	// No is the statement's position in the unit, from 0.
-	No int
-	// To holds the new text, and the parameters in the form of [EncodeParams].
-	To Statement
-	// Receipt is the new id of the unit's receipt. Set it if the old receipt proves that no
-	// attempt was or will be applied: the unit is then no longer in doubt. Empty leaves both
-	// unchanged.
-	Receipt string
 }
 
 // Amend carries out an amendment for the unit with this id (of its first row), in one local
 // transaction, and leaves the unit parked. fits gets the locked unit and returns the reason
 // against the amendment, or nil. also and the errors are as for Decide.
-func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
-	as := map[string]Amendment{id: a}
+func (s *SQLStorage) Amend(ctx context.Context, id string, a entry.Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
+	as := map[string]entry.Amendment{id: a}
 	if err := storableAmendments(as); err != nil {
 		return err
 	}
 	locked := map[string]*Unit{}
 	known := func(u *Unit) error { locked[u.ID] = u; return fits(u) }
-	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(done Decided, exec func(string, ...any) error) error {
+	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(done entry.Decided, exec func(string, ...any) error) error {
 		if err := also(exec); err != nil {
 			return err
 		}
@@ -253,13 +219,13 @@ func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits fun
 
 // AmendAll is Amend for several units, by their ids. It leaves alone the units that fits
 // rejects.
-func (s *SQLStorage) AmendAll(ctx context.Context, as map[string]Amendment, fits func(*Unit) error, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
+func (s *SQLStorage) AmendAll(ctx context.Context, as map[string]entry.Amendment, fits func(*Unit) error, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
 	if err := storableAmendments(as); err != nil {
-		return Decided{}, err
+		return entry.Decided{}, err
 	}
 	locked := map[string]*Unit{}
 	check := func(u *Unit) bool { locked[u.ID] = u; return fits(u) == nil }
-	return s.carryOut(ctx, decision{what: "amending", kind: parkRows}, slices.Collect(maps.Keys(as)), check, nil, func(done Decided, exec func(string, ...any) error) error {
+	return s.carryOut(ctx, decision{what: "amending", kind: parkRows}, slices.Collect(maps.Keys(as)), check, nil, func(done entry.Decided, exec func(string, ...any) error) error {
 		if err := also(done, exec); err != nil {
 			return err
 		}
@@ -267,9 +233,9 @@ func (s *SQLStorage) AmendAll(ctx context.Context, as map[string]Amendment, fits
 	})
 }
 
-func storableAmendments(as map[string]Amendment) error {
+func storableAmendments(as map[string]entry.Amendment) error {
 	for id, a := range as {
-		if _, params := a.To.encode(); !storableText(params) || a.Receipt != "" && !storableToken(a.Receipt, maxReceipt) {
+		if _, params := encode(&a.To); !entry.StorableText(params) || a.Receipt != "" && !entry.StorableToken(a.Receipt, entry.MaxReceipt) {
 			return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
 		}
 	}
@@ -277,14 +243,14 @@ func storableAmendments(as map[string]Amendment) error {
 }
 
 // amendRows writes amendments into the locked rows of units.
-func (s *SQLStorage) amendRows(ids []string, as map[string]Amendment, locked map[string]*Unit, exec func(string, ...any) error) error {
+func (s *SQLStorage) amendRows(ids []string, as map[string]entry.Amendment, locked map[string]*Unit, exec func(string, ...any) error) error {
 	for _, id := range ids {
 		a, u := as[id], locked[id]
-		text, params := a.To.encode()
+		text, params := encode(&a.To)
 		if a.No == 0 {
 			params = wrapOrder(u.Order, wrapAfter(u.After, params))
 		}
-		err := exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, params, rowID(id, a.No))
+		err := exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, params, entry.RowID(id, a.No))
 		if err == nil && a.Receipt != "" {
 			err = exec(shape{kind: amendUnit}.text(s.db.backend.Flavor), a.Receipt, id)
 		}
@@ -297,15 +263,15 @@ func (s *SQLStorage) amendRows(ids []string, as map[string]Amendment, locked map
 
 // carryOut implements Decide and Amend. It calls fits for units that change all together or
 // not at all.
-func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, check func(*Unit) bool, fits func(*Unit) error, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
+func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, check func(*Unit) bool, fits func(*Unit) error, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
 	if err := s.usable(); err != nil {
-		return Decided{}, err
+		return entry.Decided{}, err
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	if i := slices.IndexFunc(ids, func(id string) bool { return !isHeadID(id) }); i >= 0 {
-		return Decided{}, fmt.Errorf("%w: %q", ErrNotFound, ids[i])
+	if i := slices.IndexFunc(ids, func(id string) bool { return !entry.IsHeadID(id) }); i >= 0 {
+		return entry.Decided{}, fmt.Errorf("%w: %q", ErrNotFound, ids[i])
 	}
-	var done Decided // what the last COMMIT that was sent comes to
+	var done entry.Decided // what the last COMMIT that was sent comes to
 	err := s.settle(ctx, d.what+" units", func(ctx context.Context, q runner, again bool) (made bool, refused, err error) {
 		found, err := unitsOf(ctx, q, lockUnits, ids)
 		if err != nil {
@@ -333,16 +299,16 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 				return false, nil, err
 			}
 		}
-		now := Decided{Gone: len(ids) - len(found)}
+		now := entry.Decided{Gone: len(ids) - len(found)}
 		var rows []string
 		var changed []*Unit
 		for _, u := range found {
-			if u.Leased || check != nil && (d.kind != retryRows && u.inGroup() || !check(u)) {
+			if u.Leased || check != nil && (d.kind != retryRows && u.InGroup() || !check(u)) {
 				now.Left++
 				continue
 			}
 			now.Changed, changed = append(now.Changed, u.ID), append(changed, u)
-			rows = append(rows, u.allRowIDs()...)
+			rows = append(rows, u.AllRowIDs()...)
 		}
 		if also != nil {
 			err = also(now, execIn(ctx, q))
@@ -365,7 +331,7 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 		return false, nil, reorder(ctx, q, d, changed, s.orderless)
 	})
 	if err != nil {
-		return Decided{}, err
+		return entry.Decided{}, err
 	}
 	return done, nil
 }
@@ -463,7 +429,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	what := "completing group " + k.ID
 	s.noteDelivered(ctx, k.ID)
 	removed, stands := false, false
-	unstarted := owned{id: k.ID, rows: max(1, min(len(k.Statements), MaxStatements))} // Receipt is empty
+	unstarted := owned{id: k.ID, rows: max(1, min(len(k.Statements), entry.MaxStatements))} // Receipt is empty
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) (err error) {
 		if removed, err = complete(ctx, s.db, k, &unstarted, s.orderless); err != nil || removed {
 			return err
@@ -480,7 +446,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	case stands:
 		return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 	}
-	if ends, err := s.journal.Ends(ctx, k.Undo.units()); err == nil && slices.Contains(slices.Collect(maps.Values(ends)), journal.Discarded) {
+	if ends, err := s.journal.Ends(ctx, k.Undo.Units()); err == nil && slices.Contains(slices.Collect(maps.Values(ends)), journal.Discarded) {
 		return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 	}
 	return s.failed(what, fmt.Errorf("%w: group %s", ErrNotFound, k.ID))
@@ -501,7 +467,7 @@ func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.D
 	if err := s.settle(ctx, "turning group "+id+" back", func(ctx context.Context, q runner, again bool) (made bool, refused, err error) {
 		deadline = time.Now().Add(lease)
 		var found []*Unit
-		if isHeadID(id) {
+		if entry.IsHeadID(id) {
 			found, err = unitsOf(ctx, q, lockUnits, []string{id})
 		}
 		switch {
@@ -535,8 +501,8 @@ func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.D
 			made = again && dberr.Of(err).Duplicate()
 		}
 		if err == nil && !k.Compensating() {
-			k.start(cause)
-			err = s.noteDiscarded(ctx, q, append(k.Undo.units(), k.ID))
+			k.Start(cause)
+			err = s.noteDiscarded(ctx, q, append(k.Undo.Units(), k.ID))
 		}
 		if err != nil {
 			return made, nil, err
@@ -547,7 +513,7 @@ func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.D
 	}
 	k.Leased, k.AtOnce = lease > 0, lease <= 0
 	if lease > 0 {
-		k.Lease = Lease{Token: token, Deadline: deadline}
+		k.Lease = entry.Lease{Token: token, Deadline: deadline}
 	}
 	return k, nil
 }
@@ -695,7 +661,7 @@ func (s *SQLStorage) PurgeOrder(ctx context.Context, keep time.Duration, after s
 			return err
 		}
 		return chunks(ids, func(portion []any) error {
-			n, err := run(ctx, s.db, shape{kind: purgeOrderKeys, rows: len(portion)}, append(portion, millis(keep)*1000)...)
+			n, err := run(ctx, s.db, shape{kind: purgeOrderKeys, rows: len(portion)}, append(portion, entry.Millis(keep)*1000)...)
 			purged += int(n)
 			return err
 		})

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -55,7 +58,7 @@ func TestSQLiteRefusalFailsOnlyItsOwnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	stale := *old[5]
-	stale.Lease.Token = txlog.NewID()
+	stale.Lease.Token = entry.NewID()
 	ends := slices.Clone(old)
 	ends[5] = &stale
 	added, removed := addAndRemove(t, s, len(units), len(old),
@@ -221,7 +224,7 @@ func TestSharedSQLiteTransactionRecoversAddsAndRemovals(t *testing.T) {
 	old, units := someUnits(5), someUnits(4)
 	mustAdd(t, s, old...)
 	stale := *old[2]
-	stale.Lease.Token = txlog.NewID()
+	stale.Lease.Token = entry.NewID()
 	ends := slices.Clone(old)
 	ends[2] = &stale
 	lose.Store(3)
@@ -271,7 +274,7 @@ func (noRollbackTx) Rollback() error { return errors.New("disk I/O error") }
 
 func TestSQLiteConnectionWithOpenTransactionIsNotReused(t *testing.T) {
 	t.Parallel()
-	txlog.RegisterBackend("no-rollback", txlog.Backend{Flavor: txlog.FlavorSQLite, Connector: func(dsn string) (driver.Connector, error) {
+	logdb.Register("no-rollback", logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string) (driver.Connector, error) {
 		return noRollback{sqliteDSN(dsn)}, nil
 	}})
 	db := testdb.SQLite(t)
@@ -298,7 +301,7 @@ func TestPartlyFailedRemovalRemovesNothing(t *testing.T) {
 	t.Parallel()
 	db := testdb.SQLite(t)
 	s := open(t, db)
-	units := []*txlog.Unit{unit(slices.Repeat([]string{"UPDATE a"}, 200)...), unit(slices.Repeat([]string{"UPDATE b"}, 200)...)}
+	units := []*entry.Unit{unit(slices.Repeat([]string{"UPDATE a"}, 200)...), unit(slices.Repeat([]string{"UPDATE b"}, 200)...)}
 	mustAdd(t, s, units...)
 	if _, err := db.Open(t).Exec("CREATE TRIGGER kept BEFORE DELETE ON transaction_log WHEN OLD.id = '" + units[1].ID + "' BEGIN SELECT RAISE(ABORT, 'kept'); END"); err != nil {
 		t.Fatal(err)

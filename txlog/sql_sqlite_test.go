@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -19,9 +22,9 @@ func TestSQLiteAddsAndRemovalsShareATransaction(t *testing.T) {
 	old, units := someUnits(6), someUnits(7)
 	mustAdd(t, s, old...)
 	stale := *old[4]
-	stale.Lease.Token = txlog.NewID()
+	stale.Lease.Token = entry.NewID()
 	writes.Store(0)
-	callers := [][]*txlog.Unit{{old[0], old[1]}, {old[2], old[3]}, {&stale, old[5]}}
+	callers := [][]*entry.Unit{{old[0], old[1]}, {old[2], old[3]}, {&stale, old[5]}}
 	remove := together(t, s.Removing(), len(callers), func(i int) error { return s.Remove(t.Context(), callers[i]...) })
 	add := together(t, s.Adding(), len(units), func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) })
 	removed := make(chan []error, 1)
@@ -56,18 +59,18 @@ func TestSQLiteAddsAndRemovalsShareATransaction(t *testing.T) {
 func TestUnitIsStoredAlikeAloneOrTogether(t *testing.T) {
 	t.Parallel()
 	s := open(t, testdb.SQLite(t))
-	kinds := []func(u *txlog.Unit){
-		func(*txlog.Unit) {},
-		func(u *txlog.Unit) { u.Receipt = u.ID },
-		func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "k-1", "f" },
-		func(u *txlog.Unit) { u.NotReplayable = "it read" },
-		func(u *txlog.Unit) { u.TransactionID, u.Settings = txlog.NewID(), "loc=UTC" },
-		func(u *txlog.Unit) {
-			u.Statements = append(u.Statements, txlog.Statement{SQL: "UPDATE b", Params: "[2]"})
+	kinds := []func(u *entry.Unit){
+		func(*entry.Unit) {},
+		func(u *entry.Unit) { u.Receipt = u.ID },
+		func(u *entry.Unit) { u.Receipt, u.Fingerprint = "k-1", "f" },
+		func(u *entry.Unit) { u.NotReplayable = "it read" },
+		func(u *entry.Unit) { u.TransactionID, u.Settings = entry.NewID(), "loc=UTC" },
+		func(u *entry.Unit) {
+			u.Statements = append(u.Statements, entry.Statement{SQL: "UPDATE b", Params: "[2]"})
 		},
 	}
-	made := func() []*txlog.Unit {
-		units := make([]*txlog.Unit, len(kinds))
+	made := func() []*entry.Unit {
+		units := make([]*entry.Unit, len(kinds))
 		for i, change := range kinds {
 			units[i] = unit("UPDATE a")
 			units[i].Statements[0].Params = "[1]"
@@ -147,7 +150,7 @@ func (s keptStmt) Close() error {
 func TestSQLiteConnectionKeepsItsStatements(t *testing.T) {
 	t.Parallel()
 	var prepared, left atomic.Int32
-	txlog.RegisterBackend("kept", txlog.Backend{Flavor: txlog.FlavorSQLite, Connector: func(dsn string) (driver.Connector, error) {
+	logdb.Register("kept", logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string) (driver.Connector, error) {
 		return keptStatements{sqliteDSN(dsn), &prepared, &left}, nil
 	}})
 	s, err := txlog.Open(t.Context(), "kept", testdb.SQLite(t).DSN)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -69,7 +70,7 @@ func tooLarge(n int, id string, size, most int) error {
 // outgrown checks whether an unanswered Add failed because the server's limit has been
 // lowered since the log was opened: MariaDB then hangs up.
 func (s *SQLStorage) outgrown(ctx context.Context, r *request) error {
-	if s.db.backend.Flavor != FlavorMySQL || r.Bytes < rowOverhead<<10 {
+	if s.db.backend.Flavor != sqltext.MySQL || r.Bytes < rowOverhead<<10 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptsFor)
@@ -83,10 +84,10 @@ func (s *SQLStorage) outgrown(ctx context.Context, r *request) error {
 		if add.size <= most {
 			continue
 		}
-		if there, err := tokensOf(ctx, s.db, []string{headID(add.id)}); err != nil || len(there) > 0 {
+		if there, err := tokensOf(ctx, s.db, []string{entry.HeadID(add.id)}); err != nil || len(there) > 0 {
 			return nil
 		}
-		return tooLarge(add.no, headID(add.id), add.size, most)
+		return tooLarge(add.no, entry.HeadID(add.id), add.size, most)
 	}
 	return nil
 }
@@ -100,12 +101,12 @@ func (s *SQLStorage) queueOf(r *request) *groupcommit.Queue[content] {
 	return s.queue
 }
 
-// AddWithin implements [TxStorage].
-func (s *SQLStorage) AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, prove bool) (there int, err error) {
+// AddWithin is for bedsql.WithTx; package bedsql says what it does.
+func (s *SQLStorage) AddWithin(ctx context.Context, tx entry.DBTX, u *Unit, n int, prove bool) (there int, err error) {
 	if err := s.usable(); err != nil {
 		return 0, err
 	}
-	if err := u.validate(minLease, s.token); err != nil {
+	if err := validate(u, entry.MinLease, s.token); err != nil {
 		return 0, err
 	}
 	w, err := s.visit(ctx, tx)
@@ -116,17 +117,17 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, pro
 	if err := w.open(ctx); err != nil {
 		return n, s.failed("adding unit "+u.ID, err)
 	}
-	issues := slices.ContainsFunc(u.Order, func(o Order) bool { return o.Number == 0 })
+	issues := slices.ContainsFunc(u.Order, func(o entry.Order) bool { return o.Number == 0 })
 	there = n
-	err = w.guarded(ctx, issues || prove && s.db.backend.Flavor == FlavorPostgres, func() (err error) {
+	err = w.guarded(ctx, issues || prove && s.db.backend.Flavor == sqltext.Postgres, func() (err error) {
 		if issues {
 			if err := w.issue(ctx, u); err != nil {
 				return w.elsewhere(err, prove)
 			}
 		}
-		r := u.row(n, u.encodeSettings())
+		r := rowOf(u, n, encodeSettings(u))
 		if n == 0 && u.Behind != "" {
-			r.lease = blockedFrom
+			r.lease = entry.WaitsFrom
 		}
 		identity := ""
 		if prove {
@@ -166,12 +167,12 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, pro
 // transaction.
 var errRolledBack = errors.New("a savepoint was rolled back")
 
-// NoteWithin implements [TxStorage].
-func (s *SQLStorage) NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bool, err error) {
+// NoteWithin is for bedsql.WithTx; package bedsql says what it does.
+func (s *SQLStorage) NoteWithin(ctx context.Context, tx entry.DBTX, u *Unit) (noted bool, err error) {
 	if err := s.usable(); err != nil {
 		return false, err
 	}
-	if err := u.validate(minLease, s.token); err != nil {
+	if err := validate(u, entry.MinLease, s.token); err != nil {
 		return false, err
 	}
 	w, err := s.visit(ctx, tx)
@@ -185,21 +186,21 @@ func (s *SQLStorage) NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bo
 	return n > 0 && err == nil, s.failed("adding a part to group "+u.ID, err)
 }
 
-// MarkWithin implements [TxStorage].
-func (s *SQLStorage) MarkWithin(ctx context.Context, tx DBTX, u *Unit) error {
+// MarkWithin is for bedsql.WithTx; package bedsql says what it does.
+func (s *SQLStorage) MarkWithin(ctx context.Context, tx entry.DBTX, u *Unit) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if err := u.validate(minLease, s.token); err != nil {
+	if err := validate(u, entry.MinLease, s.token); err != nil {
 		return err
 	}
 	w, err := s.visit(ctx, tx)
 	if err != nil {
 		return err
 	}
-	settings := u.encodeSettings()
+	settings := encodeSettings(u)
 	for i := range u.Statements {
-		r := u.row(i, settings)
+		r := rowOf(u, i, settings)
 		if err := w.mark(ctx, &r); err != nil {
 			return s.failed("adding unit "+u.ID+" to its group", err)
 		}
@@ -208,8 +209,8 @@ func (s *SQLStorage) MarkWithin(ctx context.Context, tx DBTX, u *Unit) error {
 }
 
 // visit prepares writing into tx.
-func (s *SQLStorage) visit(ctx context.Context, tx DBTX) (w visitor, err error) {
-	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == FlavorMySQL && s.writer.returning}
+func (s *SQLStorage) visit(ctx context.Context, tx entry.DBTX) (w visitor, err error) {
+	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == sqltext.MySQL && s.writer.returning}
 	if w.schema, err = schemaOf(ctx, s.db); err != nil {
 		return w, s.failed("finding its own schema", err)
 	}
@@ -217,7 +218,7 @@ func (s *SQLStorage) visit(ctx context.Context, tx DBTX) (w visitor, err error) 
 	// parameters. A tx of another type may keep each text prepared.
 	switch tx.(type) {
 	case *sql.Tx, *sql.Conn:
-		w.literal = s.db.backend.Flavor == FlavorMySQL
+		w.literal = s.db.backend.Flavor == sqltext.MySQL
 	}
 	return w, nil
 }
@@ -253,7 +254,7 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 		}
 	}
 	if len(lost) > 0 {
-		return leaseLost("removing", lost...)
+		return entry.LeaseLost("removing", lost...)
 	}
 	return nil
 }
@@ -269,13 +270,13 @@ func delivered(units []*Unit) (ids []string) {
 }
 
 // Release implements [Storage].
-func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
+func (s *SQLStorage) Release(ctx context.Context, u *Unit, v entry.Verdict) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
 	all, lost := ownedOf(nil, []*Unit{u})
 	if lost != nil {
-		return leaseLost("releasing", u)
+		return entry.LeaseLost("releasing", u)
 	}
 	var last any // NULL: as it is
 	if v.Err != "" {
@@ -286,10 +287,10 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 		tries, to = -int64(u.Tries), v.DataSource
 	}
 	settings, contended := any(nil), *u
-	if contended.contend(v); contended.ContendedFrom != u.ContendedFrom || u.AtOnce {
-		settings = contended.encodeSettings()
+	if contended.Contend(v); contended.ContendedFrom != u.ContendedFrom || u.AtOnce {
+		settings = encodeSettings(&contended)
 	}
-	verdict := []any{tries, bit(v.InDoubt), last, to, settings, bit(v.Park), millis(v.After)}
+	verdict := []any{tries, bit(v.InDoubt), last, to, settings, bit(v.Park), entry.Millis(v.After)}
 	what := "releasing unit " + u.ID
 	found := false
 	// The lease only bounds the time in which the unit certainly has this owner; the fence
@@ -308,7 +309,7 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	case err != nil:
 		return s.ended(what, inDoubt, err)
 	case !found:
-		return leaseLost("releasing", u)
+		return entry.LeaseLost("releasing", u)
 	}
 	if len(v.Attempts) > 0 { // nothing depends on whether they are kept
 		ctx, cancel := context.WithTimeout(ctx, attemptsFor)
@@ -322,7 +323,7 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place, session string) error {
 	located := *u
 	located.Place, located.Session = place, session
-	if err := located.validate(minLease, ""); err != nil {
+	if err := validate(&located, entry.MinLease, ""); err != nil {
 		return err
 	}
 	found := false
@@ -332,13 +333,13 @@ func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place, session string)
 			found, err = locateGroup(ctx, s.db, &head, &located)
 			return err
 		}
-		found, err = runFenced(ctx, s.db, locateOwned, []any{located.encodeSettings()}, &head)
+		found, err = runFenced(ctx, s.db, locateOwned, []any{encodeSettings(&located)}, &head)
 		return err
 	}); err != nil {
 		return err
 	}
 	if !found {
-		return leaseLost("locating", u)
+		return entry.LeaseLost("locating", u)
 	}
 	u.Place, u.Session = place, session
 	return nil
@@ -393,8 +394,8 @@ func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*U
 }
 
 // Claim implements [Storage].
-func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) (units []*Unit, err error) {
-	if err := r.validate(); err != nil {
+func (s *SQLStorage) Claim(ctx context.Context, r entry.ClaimRequest) (units []*Unit, err error) {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	err = s.do(ctx, "claiming the units of "+r.DataSource, func(ctx context.Context) (err error) {
@@ -444,9 +445,9 @@ func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
 			lost = append(lost, u)
 			continue
 		}
-		all = append(all, owned{unit: u, id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline})
+		all = append(all, owned{unit: u, id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), entry.MaxStatements)), deadline: u.Lease.Deadline})
 		if len(u.Order) > 0 {
-			all[len(all)-1].keys = keysUnder(u)
+			all[len(all)-1].keys = entry.KeysUnder(u)
 		}
 	}
 	return all, lost
@@ -464,7 +465,7 @@ type writer struct {
 // learn queries the database's capabilities.
 func (w *writer) learn(ctx context.Context) error {
 	switch w.db.backend.Flavor {
-	case FlavorMySQL:
+	case sqltext.MySQL:
 		var version string
 		if err := w.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@version").Scan(&w.maxPacket, &version); err != nil {
 			return err
@@ -472,9 +473,9 @@ func (w *writer) learn(ctx context.Context) error {
 		product := dbserver.MySQLProduct(version)
 		w.returning = product == "MariaDB"
 		w.db.unlocked = product == "TiDB"
-	case FlavorPostgres:
+	case sqltext.Postgres:
 		w.returning = true
-	case FlavorSQLite:
+	case sqltext.SQLite:
 		w.returning = true
 		// WAL keeps readers from blocking writers. It is optional: a file system may lack it, and
 		// another process may just be opening the file.
@@ -492,19 +493,19 @@ var errLeaseOver = errors.New("the lease may be over under which it was to be wr
 func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*request, error) {
 	r := &request{Kind: adding, For: lease}
 	for _, u := range units {
-		if err := u.validate(lease, token); err != nil {
+		if err := validate(u, lease, token); err != nil {
 			return nil, err
 		}
 		r.Rows += len(u.Statements)
 	}
 	r.Body.adds = make([]row, 0, r.Rows)
 	for _, u := range units {
-		settings := u.encodeSettings()
+		settings := encodeSettings(u)
 		if len(u.Order) > 0 {
 			r.Body.orderly = append(r.Body.orderly, orderlyOf(u))
 		}
 		for i := range u.Statements {
-			r.Body.adds = append(r.Body.adds, u.row(i, settings))
+			r.Body.adds = append(r.Body.adds, rowOf(u, i, settings))
 			add := &r.Body.adds[len(r.Body.adds)-1]
 			add.size, add.lease = rowOverhead+128*len(u.Order), lease.Milliseconds()+leaseSlack
 			for i := range columns {
@@ -569,7 +570,7 @@ func gather(group []*request, again bool) (rows []*row, removals []*owned, err e
 	}
 	for _, r := range group {
 		if again {
-			if r.Body.repeated = true; r.Kind == adding && (Lease{Deadline: r.End}).Over() {
+			if r.Body.repeated = true; r.Kind == adding && (entry.Lease{Deadline: r.End}).Over() {
 				return nil, nil, errLeaseOver
 			}
 		}
@@ -624,7 +625,7 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 		rows += u.rows
 		several = several || u.token != first.token
 	}
-	mysql, postgres := w.db.backend.Flavor == FlavorMySQL, w.db.backend.Flavor == FlavorPostgres
+	mysql, postgres := w.db.backend.Flavor == sqltext.MySQL, w.db.backend.Flavor == sqltext.Postgres
 	switch {
 	case len(units) == 1 && rows == 1:
 		n, err := run(ctx, w.db, shape{kind: deleteOwned, rows: 1}, first.id, first.token)
@@ -690,13 +691,13 @@ func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) 
 		remove := func(sh shape, args []any) error {
 			found, err := texts(ctx, q, sh, append(args, units[0].token)...)
 			for _, id := range found {
-				there[headID(id)] = true
+				there[entry.HeadID(id)] = true
 			}
 			return err
 		}
 		var err error
 		switch {
-		case w.db.backend.Flavor != FlavorPostgres:
+		case w.db.backend.Flavor != sqltext.Postgres:
 			err = chunks(ids, func(portion []any) error {
 				return remove(shape{kind: deleteReturned, rows: len(portion)}, portion)
 			})
@@ -727,7 +728,7 @@ func (w *writer) markGone(ctx context.Context, units []*owned) error {
 		return err
 	}
 	for _, u := range units {
-		if _, there := tokens[u.id]; !there && !(Lease{Deadline: u.deadline}).Over() {
+		if _, there := tokens[u.id]; !there && !(entry.Lease{Deadline: u.deadline}).Over() {
 			u.done = true
 		}
 	}
@@ -745,7 +746,7 @@ func byOwner(units []*owned, f func(same []*owned, ids []string) error) error {
 		ids := make([]string, 0, len(units))
 		for ; n < len(units) && units[n].token == units[0].token; n++ {
 			for row := range units[n].rows {
-				ids = append(ids, rowID(units[n].id, row))
+				ids = append(ids, entry.RowID(units[n].id, row))
 			}
 		}
 		if err := f(units[:n], ids); err != nil {

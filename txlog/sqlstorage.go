@@ -11,7 +11,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -50,27 +53,27 @@ var _ Storage = (*SQLStorage)(nil)
 // use existing ones. It rejects a table that lacks columns, with an error that names them.
 // Close the storage after the databases that use it.
 func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStorage, error) {
-	backend, err := findBackend(driverName)
+	found, err := logdb.Find(driverName)
 	if err != nil {
 		return nil, err
 	}
-	s := &SQLStorage{token: NewID()}
+	s := &SQLStorage{token: entry.NewID()}
 	s.options = options{create: true, grace: defaultGrace, minWrites: defaultMinWrites, maxWrites: defaultMaxWrites}
 	for _, o := range opts {
 		if o != nil {
 			o(&s.options)
 		}
 	}
-	if backend.Location != nil {
-		if s.location, err = backend.Location(dsn); err != nil {
-			return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", backend.Flavor, err)
+	if found.Location != nil {
+		if s.location, err = found.Location(dsn); err != nil {
+			return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", found.Flavor, err)
 		}
 	}
-	connector, err := backend.Connector(dsn)
+	connector, err := found.Connector(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", backend.Flavor, err)
+		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", found.Flavor, err)
 	}
-	s.db = openDatabase(backend, connector, s.options.maxConns)
+	s.db = openDatabase(found, connector, s.options.maxConns)
 	s.retry = groupcommit.Retry{Grace: s.options.grace, Definite: s.db.backend.definite, Passing: s.db.backend.passing, Refused: s.db.backend.refused}
 	s.writer = &writer{db: s.db}
 	s.claimer = claimer{db: s.db, turn: make(chan struct{}, 1)}
@@ -83,7 +86,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(),
 		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: s.db.Stats().MaxOpenConnections, Ping: s.db.pingSome,
 	}
-	if s.db.backend.Flavor == FlavorSQLite {
+	if s.db.backend.Flavor == sqltext.SQLite {
 		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, 2*maxRows
 	}
 	s.queue = groupcommit.New(o, s.writer.write)

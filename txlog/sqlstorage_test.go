@@ -16,6 +16,7 @@ import (
 	_ "github.com/bedsql/bed/bedsql/mysql"
 	_ "github.com/bedsql/bed/bedsql/postgres"
 	_ "github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -37,10 +38,10 @@ func open(t *testing.T, db testdb.DB, opts ...txlog.Option) *txlog.SQLStorage {
 	return s
 }
 
-func unit(statements ...string) *txlog.Unit {
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders"}
+func unit(statements ...string) *entry.Unit {
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "orders"}
 	for _, text := range statements {
-		u.Statements = append(u.Statements, txlog.Statement{SQL: text})
+		u.Statements = append(u.Statements, entry.Statement{SQL: text})
 	}
 	return u
 }
@@ -244,8 +245,8 @@ func TestRowWithNULLsIsMarkedUnreadable(t *testing.T) {
 			if list[1].Unreadable != nil || list[1].Statements[0].SQL != "UPDATE c" {
 				t.Errorf("%s: the other unit came back as %+v", column, list[1])
 			}
-			for _, u := range []*txlog.Unit{bad, good} {
-				if err := s.Release(t.Context(), u, txlog.Verdict{Park: true}); err != nil {
+			for _, u := range []*entry.Unit{bad, good} {
+				if err := s.Release(t.Context(), u, entry.Verdict{Park: true}); err != nil {
 					t.Errorf("%s: %v", column, err)
 				}
 				if err := s.Discard(t.Context(), u.ID); err != nil {
@@ -331,7 +332,7 @@ func TestNilOrZeroStorageIsClosed(t *testing.T) {
 		if err := s.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := s.Claim(ctx, txlog.ClaimRequest{DataSource: "a", Limit: 1, Lease: time.Minute}); !errors.Is(err, txlog.ErrClosed) {
+		if _, err := s.Claim(ctx, entry.ClaimRequest{DataSource: "a", Limit: 1, Lease: time.Minute}); !errors.Is(err, txlog.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
 		if err := s.Remove(ctx, nil); !errors.Is(err, txlog.ErrClosed) {
@@ -362,12 +363,12 @@ func TestOwnerWithoutTokenOwnsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		bare := *u
-		bare.Lease = txlog.Lease{}
-		for _, v := range []*txlog.Unit{nil, &bare} {
+		bare.Lease = entry.Lease{}
+		for _, v := range []*entry.Unit{nil, &bare} {
 			if err := s.Remove(t.Context(), v); !errors.Is(err, txlog.ErrLeaseLost) {
 				t.Errorf("got %v", err)
 			}
-			if err := s.Release(t.Context(), v, txlog.Verdict{}); !errors.Is(err, txlog.ErrLeaseLost) {
+			if err := s.Release(t.Context(), v, entry.Verdict{}); !errors.Is(err, txlog.ErrLeaseLost) {
 				t.Errorf("got %v", err)
 			}
 			if lost, err := s.Renew(t.Context(), time.Minute, v); err != nil || len(lost) != 1 {
@@ -382,20 +383,20 @@ func TestRetriedUnitIsDueDespiteClockStep(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
-		id := txlog.NewID()
-		u := &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+		id := entry.NewID()
+		u := &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
 		if err := s.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Release(t.Context(), u, txlog.Verdict{}); err != nil {
+		if err := s.Release(t.Context(), u, entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := db.Open(t).Exec("UPDATE transaction_log SET creation_time = creation_time + 7200000, next_try_time = next_try_time + 7200000"); err != nil {
 			t.Fatal(err)
 		}
-		claim := func(what string, want int) []*txlog.Unit {
+		claim := func(what string, want int) []*entry.Unit {
 			t.Helper()
-			units, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 10, MinAge: time.Minute, Lease: time.Minute})
+			units, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 10, MinAge: time.Minute, Lease: time.Minute})
 			if err != nil || len(units) != want {
 				t.Fatalf("%s: %d units are claimed, want %d, %v", what, len(units), want, err)
 			}
@@ -407,7 +408,7 @@ func TestRetriedUnitIsDueDespiteClockStep(t *testing.T) {
 		}
 		taken := claim("after it", 1)
 		// Nor does it wait for the clock once it was given back.
-		if err := s.Release(t.Context(), taken[0], txlog.Verdict{}); err != nil {
+		if err := s.Release(t.Context(), taken[0], entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
 		claim("once given back", 1)

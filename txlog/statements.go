@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -103,7 +104,7 @@ const longAgo = -1 << 62
 const byID = ` FORCE INDEX (PRIMARY)`
 
 // text holds all SQL of the log.
-func (sh shape) text(f Flavor) string {
+func (sh shape) text(f sqltext.Flavor) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
@@ -112,7 +113,7 @@ func (sh shape) text(f Flavor) string {
 		s = insert(f, newRows)
 	case deleteOwned:
 		switch rows := sh.rows; {
-		case f == FlavorMySQL && rows >= manyRows:
+		case f == sqltext.MySQL && rows >= manyRows:
 			// This form of DELETE accepts a hint.
 			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + sh.fence()
 		case rows > 1:
@@ -183,7 +184,7 @@ func (sh shape) text(f Flavor) string {
 	case countUnits:
 		s = `SELECT data_source,
   SUM(CASE WHEN parked <> 0 THEN 1 ELSE 0 END),
-  SUM(CASE WHEN parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} AND next_try_time < ` + strconv.Itoa(blockedFrom) + ` THEN 1 ELSE 0 END),
+  SUM(CASE WHEN parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} AND next_try_time < ` + strconv.Itoa(entry.WaitsFrom) + ` THEN 1 ELSE 0 END),
   COUNT(*), MIN(creation_time)
   FROM transaction_log WHERE statement_no = 0 GROUP BY data_source ORDER BY data_source`
 	case selectIDs:
@@ -219,7 +220,7 @@ func (sh shape) text(f Flavor) string {
 	case waitingUnits:
 		s = `SELECT unit_id FROM bed_order_queue WHERE skipped = 0 AND unit_` + idIn(sh.rows)
 	case freeUnit:
-		s = `UPDATE transaction_log SET next_try_time = ` + strconv.Itoa(atOnce) + `, lease_until = NULL WHERE id >= ? AND id <= ? AND next_try_time >= ` + strconv.Itoa(blockedFrom)
+		s = `UPDATE transaction_log SET next_try_time = ` + strconv.Itoa(atOnce) + `, lease_until = NULL WHERE id >= ? AND id <= ? AND next_try_time >= ` + strconv.Itoa(entry.WaitsFrom)
 	case blockUnit:
 		s = `UPDATE transaction_log SET next_try_time = ? WHERE id >= ? AND id <= ?`
 	case findOrderKeys: // reads all of them
@@ -247,7 +248,7 @@ func (sh shape) text(f Flavor) string {
 const patient = `(SELECT set_config('lock_timeout', '1s', true) AS t) AS c CROSS JOIN LATERAL `
 
 // insert returns the INSERT of rows, which are a list or a SELECT.
-func insert(f Flavor, rows string) string {
+func insert(f sqltext.Flavor, rows string) string {
 	return insertInto + rows +
 		// Repeating an INSERT after a lost answer changes nothing.
 		f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE id = transaction_log.id`, Postgres: ` ON CONFLICT (id) DO NOTHING`, SQLite: ` ON CONFLICT (id) DO NOTHING`})
@@ -258,7 +259,7 @@ func (f Filter) list() (sh shape, args []any) {
 	sh.kind = listUnits
 	add := func(condition string, values ...any) { sh.where, args = sh.where+condition, append(args, values...) }
 	if f.After != "" {
-		add(` AND id > ?`, headID(f.After))
+		add(` AND id > ?`, entry.HeadID(f.After))
 	}
 	if f.Parked {
 		add(` AND parked = 1`)
@@ -267,7 +268,7 @@ func (f Filter) list() (sh shape, args []any) {
 		add(` AND data_source = ?`, f.DataSource)
 	}
 	if f.OlderThan > 0 {
-		add(` AND creation_time <= {now} - ?`, millis(f.OlderThan))
+		add(` AND creation_time <= {now} - ?`, entry.Millis(f.OlderThan))
 	}
 	return sh, append(args, f.limit())
 }

@@ -3,10 +3,9 @@ package txlog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 var (
@@ -22,7 +21,7 @@ var (
 	ErrUnconfirmed = errors.New("its outcome is not known")
 	// ErrLeaseLost is returned for a unit that the given token no longer owns: the lease ran
 	// out and another owner took, delivered or removed the unit.
-	ErrLeaseLost = errors.New("txlog: the lease of the entry was lost")
+	ErrLeaseLost = entry.ErrLeaseLost
 	// ErrUnusable is matched by the error of Open for an unusable log: a table lacks columns,
 	// or the identity is malformed. Waiting does not help.
 	ErrUnusable = errors.New("txlog: the log cannot be used as it is")
@@ -33,41 +32,24 @@ var (
 	// ErrLeased is returned by Retry and Discard for a unit that is being delivered at this
 	// moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
-	// ErrUnstorable is matched by an error of Add, and of TxStorage's methods, for units that this
+	// ErrUnstorable is matched by an error of Add, and of AddWithin, for units that this
 	// log can never store: a unit exceeds a limit, which the error names, or is malformed.
 	ErrUnstorable = errors.New("txlog: the log can never take the entry")
 	// ErrClosed is returned by every method of a storage that was closed or never opened.
 	ErrClosed = errors.New("txlog: the storage is closed")
+	// ErrCompensated is returned by Complete for a group whose compensation has started or is done.
+	ErrCompensated = errors.New("txlog: the group is compensated, or is being compensated")
+	// ErrGroup is returned for an attempt to discard, park or amend a single unit of a
+	// compensable group: the group would end neither completed nor compensated.
+	ErrGroup = errors.New("txlog: the entry belongs to a compensable group: compensate the whole group (bed-job compensate), or retry the entry")
+	// ErrNotFirst is wrapped by the error of DecideSkip for a unit that is under no order key,
+	// or is not the first one under any.
+	ErrNotFirst = errors.New("txlog: the entry is not the first one under an order key")
+	// ErrLogElsewhere is wrapped by the error of AddWithin if the transaction's session does not
+	// reach this log: it is on another server, sees another log or none, or has no right to
+	// write there. Nothing was written, and the transaction goes on.
+	ErrLogElsewhere = errors.New("txlog: the transaction does not reach this log")
 )
-
-// LeaseLostError is the [ErrLeaseLost] of a call about several units.
-type LeaseLostError struct {
-	// IDs lists the units that were not owned. The call succeeded for the others.
-	IDs  []string
-	what string
-}
-
-func (e *LeaseLostError) Error() string {
-	text := fmt.Sprintf("%v (%s unit %s", ErrLeaseLost, e.what, e.IDs[0])
-	if more := len(e.IDs) - 1; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text + ")"
-}
-
-// Unwrap returns ErrLeaseLost.
-func (e *LeaseLostError) Unwrap() error { return ErrLeaseLost }
-
-// leaseLost returns an ErrLeaseLost that names the units.
-func leaseLost(what string, lost ...*Unit) error {
-	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
-	for i, u := range lost {
-		if u != nil {
-			err.IDs[i] = u.ID
-		}
-	}
-	return err
-}
 
 // unstorable is an ErrUnstorable with a text of its own.
 type unstorable struct{ error }
@@ -75,6 +57,16 @@ type unstorable struct{ error }
 func (e unstorable) Unwrap() error { return e.error }
 
 func (unstorable) Is(target error) bool { return target == ErrUnstorable }
+
+// validate rejects a unit that could not be stored or found again. It sets an empty token to
+// the storage's, and an empty TransactionID to the unit's ID. Errors name the unit by its
+// id.
+func validate(u *Unit, lease time.Duration, token string) error {
+	if err := u.Check(lease, token); err != nil {
+		return unstorable{err}
+	}
+	return nil
+}
 
 // Storage keeps units. All its times come from the store's own clock, never from the
 // caller's. It is safe for concurrent use, also by other processes.
@@ -93,7 +85,7 @@ type Storage interface {
 	// repetition counts as removed before its Lease.Deadline; without a deadline it never does.
 	Remove(ctx context.Context, units ...*Unit) error
 	// Renew extends the leases to lease from now and moves their deadlines. It also gives a
-	// lease to a unit that only has a token ([TxStorage]). The stored units are marked in doubt. It
+	// lease to a unit that only has a token (AddWithin). The stored units are marked in doubt. It
 	// returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
 	// Locate sets the unit's Place and Session, here, in the store and in its group's
@@ -101,7 +93,7 @@ type Storage interface {
 	// the unit was not owned. After any error the store may or may not have the change.
 	Locate(ctx context.Context, u *Unit, place, session string) error
 	// Release gives the unit up with a verdict. ErrLeaseLost if it was not owned.
-	Release(ctx context.Context, u *Unit, v Verdict) error
+	Release(ctx context.Context, u *Unit, v entry.Verdict) error
 
 	// Claim takes up to r.Limit units of r.DataSource that have no owner, are due, not parked,
 	// and at least r.MinAge old (see Unit.Due). Units with AtOnce come first, then the order is
@@ -109,7 +101,7 @@ type Storage interface {
 	// of their past attempts; in the store they are in doubt until the claimer's Release. An
 	// unreadable unit is returned with Unreadable set, so that the claimer can park it; it
 	// never affects the others.
-	Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
+	Claim(ctx context.Context, r entry.ClaimRequest) ([]*Unit, error)
 	// DataSources returns the data sources with units that are not parked, in lexical order.
 	// Its cost does not grow with the number of units.
 	DataSources(ctx context.Context) ([]string, error)
@@ -190,52 +182,6 @@ func stateOf(u *Unit) State {
 	return StateWaiting
 }
 
-// ClaimRequest selects the units to claim.
-type ClaimRequest struct {
-	// DataSource is the data source of the units.
-	DataSource string
-	// Limit is the maximum number of due units to look at; at least 1.
-	Limit int
-	// After restricts the claim to the units after this one, in the order of NextTry and id,
-	// and to units with AtOnce. Only its NextTry and ID count. It must not be AtOnce itself.
-	// nil means no restriction.
-	After *Unit
-	// Pick selects the units to claim among the due ones. The others stay as they are. Each
-	// unit has only its first statement. Pick runs while their rows are locked, so it must be
-	// quick. It must not change the units. nil selects all.
-	Pick func(due []*Unit) []*Unit
-	// MinAge excludes units that were added more recently.
-	MinAge time.Duration
-	// Lease is how long the claimer owns them; at least a millisecond.
-	Lease time.Duration
-}
-
-// Verdict is the owner's account of a unit on giving it up.
-type Verdict struct {
-	// After is the time before the next claim.
-	After time.Duration
-	// CountTry adds one to Tries.
-	CountTry bool
-	// Contended is set if other transactions obstructed the last attempt; see
-	// Unit.ContendedFrom.
-	Contended bool
-	// InDoubt is set if any attempt so far may have been applied.
-	InDoubt bool
-	// Err becomes LastError; empty keeps the old text.
-	Err string
-	// Park leaves the unit for an operator.
-	Park bool
-	// DataSource moves the unit to another data source, with no tries there yet: the next part
-	// of a compensation (Unit.Undo) is there. Empty keeps the data source.
-	DataSource string
-	// Attempts are this owner's failed attempts. A storage keeps them for the operator if it
-	// can; its failure to do so is not an error.
-	Attempts []Attempt
-}
-
-// Attempt is a failed attempt to deliver a unit.
-type Attempt = journal.Attempt
-
 // Filter selects units for List. The zero value selects all.
 type Filter struct {
 	// Parked selects only parked units.
@@ -262,3 +208,15 @@ type Stats struct {
 	// Oldest is the time of the oldest unit; zero without units.
 	Oldest time.Time
 }
+
+// limit returns the maximum number of listed units.
+func (f Filter) limit() int {
+	if f.Limit <= 0 {
+		return 1000
+	}
+	return f.Limit
+}
+
+// leaseSlack is added to a lease on the store's clock. That clock counts whole milliseconds,
+// rounded at both ends; there the lease must not end earlier than for its owner.
+const leaseSlack = 3

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -30,7 +31,7 @@ func TestEntryLargerThanTheServersLimitIsUnstorable(t *testing.T) {
 		defer func() { _ = s.Close() }()
 		change(s)
 		for _, statements := range []int{1, 2} {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: make([]txlog.Statement, statements)}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: make([]entry.Statement, statements)}
 			u.Statements[statements-1].SQL = strings.Repeat("x", limit+1)
 			err = s.Add(t.Context(), time.Minute, u)
 			if !errors.Is(err, txlog.ErrUnstorable) || errors.Is(err, txlog.ErrInDoubt) || !strings.Contains(fmt.Sprint(err), "max_allowed_packet") {

@@ -3,7 +3,6 @@ package txlog
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,47 +12,10 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 )
-
-// ErrLogElsewhere is wrapped by the error of AddWithin if the transaction's session does not
-// reach this log: it is on another server, sees another log or none, or has no right to
-// write there. Nothing was written, and the transaction goes on.
-var ErrLogElsewhere = errors.New("txlog: the transaction does not reach this log")
-
-// DBTX runs statements in a local transaction of the application, like *sql.Tx, *sqlx.Tx
-// and gorm's ConnPool, or a *sql.Conn after a BEGIN statement.
-type DBTX interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// TxStorage is a [Storage] that can write entries as rows of an application's own local
-// transaction in the log's database: they commit with it, or not at all. [SQLStorage]
-// implements it.
-type TxStorage interface {
-	Storage
-	// AddWithin writes statement n (from 0) of u as a row of the transaction tx, and returns
-	// the number of u's statements in the transaction. A number other than n+1 means that a
-	// savepoint was rolled back: later statements are gone, and n was not written. The entry
-	// has no lease, belongs to u.Lease.Token, is due at once whatever its age (AtOnce), and is
-	// in doubt only if it leaves a receipt. With prove, the statement also checks that the
-	// transaction reaches this log; ErrLogElsewhere if not. After any other error n is not written,
-	// and the transaction is usable unless the database has ended it. Make one call at a time
-	// for each tx. ctx is passed to tx, and ends the wait for it. For a compensation
-	// (Unit.Undo), each call writes all its parts.
-	AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, prove bool) (there int, err error)
-	// NoteWithin rewrites the parts of the compensation u after AddWithin wrote a statement of
-	// it and a part was added. noted is false if tx no longer holds a statement of u.
-	NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bool, err error)
-	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a compensable group: it
-	// writes the Part of the statements, the Receipt and CompensateAfter. Or it makes u wait for the
-	// units in its After.
-	MarkWithin(ctx context.Context, tx DBTX, u *Unit) error
-}
-
-var _ TxStorage = (*SQLStorage)(nil)
 
 // undoFor bounds the undoing of a half-written statement after the caller's context may have
 // ended.
@@ -103,7 +65,7 @@ func (o *own) size() int {
 // session's character set, SQL mode or search path.
 type visitor struct {
 	db     *database
-	tx     DBTX
+	tx     entry.DBTX
 	schema string
 	// literal puts values into the text.
 	literal bool
@@ -233,7 +195,7 @@ func (w *visitor) issue(ctx context.Context, u *Unit) error {
 
 // isElsewhere reports whether err means that the log's tables are missing, different or not
 // writable.
-func isElsewhere(f Flavor, err error) bool {
+func isElsewhere(f sqltext.Flavor, err error) bool {
 	code := dberr.Of(err)
 	switch code.State {
 	case "42P01", "3F000", "42703", "42501", "25006", "42S02", "42S22": // no table, schema or column; no right; read-only
@@ -243,7 +205,7 @@ func isElsewhere(f Flavor, err error) bool {
 	case 1049, 1146, 1054, 1290, 1792, 1836: // MySQL's: no database, table or column; read-only
 		return true
 	}
-	return code.Denied() || f == FlavorSQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
+	return code.Denied() || f == sqltext.SQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
 }
 
 // grow increments the statement count in the unit's first row if it is n. It returns the
@@ -286,7 +248,7 @@ func (w *visitor) ask(ctx context.Context, o own) (n int, err error) {
 // open checks on MySQL, which has no @@in_transaction, for an open transaction: outside of
 // one a savepoint is not kept.
 func (w *visitor) open(ctx context.Context) error {
-	if w.db.backend.Flavor != FlavorMySQL || w.tells {
+	if w.db.backend.Flavor != sqltext.MySQL || w.tells {
 		return nil
 	}
 	if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_open"); err != nil {
@@ -305,7 +267,7 @@ func (w *visitor) isOpen(ctx context.Context) bool {
 }
 
 // untaken matches rows that have not been claimed since AddWithin. Append the token.
-var untaken = " AND parked = 0 AND next_try_time IN (" + strconv.Itoa(atOnce) + ", " + strconv.Itoa(blockedFrom) + ") AND lease_token = "
+var untaken = " AND parked = 0 AND next_try_time IN (" + strconv.Itoa(atOnce) + ", " + strconv.Itoa(entry.WaitsFrom) + ") AND lease_token = "
 
 // shrink reverts grow after err kept the counted row from being written.
 func (w *visitor) shrink(ctx context.Context, u *Unit, n int, err error) error {
@@ -325,14 +287,14 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 	e.text(u.Fingerprint)
 	if u.Undo != nil {
 		e.sql(", settings = ")
-		e.text(u.encodeSettings())
+		e.text(encodeSettings(u))
 	}
 	if len(u.Order) > 0 { // a statement may have brought another key
-		_, params := u.Statements[0].encode()
+		_, params := encode(&u.Statements[0])
 		e.sql(", parameters = ")
 		e.text(wrapOrder(u.Order, wrapAfter(u.After, params)))
 		if u.Behind != "" {
-			e.sql(", next_try_time = " + strconv.Itoa(blockedFrom))
+			e.sql(", next_try_time = " + strconv.Itoa(entry.WaitsFrom))
 		}
 	}
 	e.sql(" WHERE id = ")
@@ -435,7 +397,7 @@ func (e *writing) sql(text string) { e.b.WriteString(text) }
 // param returns the placeholder of the next parameter.
 func (e *writing) param(v any, kind string) string {
 	e.args = append(e.args, v)
-	if e.db.backend.Flavor == FlavorPostgres {
+	if e.db.backend.Flavor == sqltext.Postgres {
 		return "$" + strconv.Itoa(len(e.args)) + "::" + kind
 	}
 	return "?"
@@ -461,9 +423,9 @@ func (e *writing) text(s string) {
 		e.sql("'" + strings.ReplaceAll(s, "'", "''") + "'")
 	case e.literal:
 		e.sql("_utf8mb4 x'" + hex.EncodeToString([]byte(s)) + "'")
-	case plain || f == FlavorSQLite:
+	case plain || f == sqltext.SQLite:
 		e.sql(e.param(s, "text"))
-	case f == FlavorMySQL:
+	case f == sqltext.MySQL:
 		e.sql("CONVERT(UNHEX(" + e.param(hex.EncodeToString([]byte(s)), "text") + ") USING utf8mb4)")
 	default:
 		e.sql("convert_from(decode(" + e.param(hex.EncodeToString([]byte(s)), "text") + ", 'hex'), 'UTF8')")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 
 	_ "github.com/bedsql/bed/bedsql/sqlite"
@@ -48,8 +49,8 @@ func TestAnEntrysErrorSaysThatTheTransactionIsGone(t *testing.T) {
 	}
 	defer log.Close()
 	for _, at := range []string{"ROLLBACK TO", "RELEASE"} {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "shop", Statements: []txlog.Statement{{SQL: "DELETE FROM t"}},
-			Order: []txlog.Order{{Key: txlog.OrderPrefix + "k"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "shop", Statements: []entry.Statement{{SQL: "DELETE FROM t"}},
+			Order: []entry.Order{{Key: entry.OrderPrefix + "k"}}}
 		u.TransactionID = u.ID
 		_, err := log.AddWithin(ctx, doomedTx{at}, u, 0, false)
 		if !errors.Is(err, errHeld) || !errors.Is(err, errDoomed) || !strings.Contains(err.Error(), "; roll back, ") {

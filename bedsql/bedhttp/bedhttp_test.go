@@ -23,6 +23,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/bedhttp"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -417,7 +418,7 @@ func TestStatusThatCannotAskTheLogDoesNotSayNotApplied(t *testing.T) {
 	}
 	_ = log.Close()
 	w := httptest.NewRecorder()
-	bedhttp.Status(log, time.Millisecond).ServeHTTP(w, httptest.NewRequest("GET", "/pending/"+txlog.NewID(), nil))
+	bedhttp.Status(log, time.Millisecond).ServeHTTP(w, httptest.NewRequest("GET", "/pending/"+entry.NewID(), nil))
 	if w.Code != 503 || w.Header().Get("Retry-After") == "" || strings.Contains(w.Body.String(), "applied") {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
@@ -437,7 +438,7 @@ func (u unasked) States(_ context.Context, ids ...string) ([]txlog.State, error)
 func TestStatusOfWhatIsNoIDIsNotFound(t *testing.T) {
 	t.Parallel()
 	status := bedhttp.Status(unasked{txlog.NewMemory(), t}, time.Minute)
-	id := txlog.NewID()
+	id := entry.NewID()
 	for _, path := range []string{"/", "/status/", "/status/%ff", "/status/%00", "/status/17", "/status/" + id[:35] + "%ff", "/status/" + strings.ToUpper(id) + "x", "/status/" + id + "0", "/status/" + id + "/x"} {
 		w := httptest.NewRecorder()
 		status.ServeHTTP(w, httptest.NewRequest("GET", path, nil))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -20,7 +21,7 @@ import (
 func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := path.Base(r.URL.Path)
-		if !txlog.IsID(id) {
+		if !entry.IsID(id) {
 			noEntry.send(w)
 			return
 		}

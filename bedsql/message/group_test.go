@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -102,7 +103,7 @@ func (g *group) round() asyncjob.Report {
 }
 
 // wants checks the published messages and the entries in the log.
-func (g *group) wants(when string, left int, payloads ...string) []*txlog.Unit {
+func (g *group) wants(when string, left int, payloads ...string) []*entry.Unit {
 	g.Helper()
 	all := waiting(g, g.storage)
 	slices.Sort(payloads) // a job keeps the order as far as it can

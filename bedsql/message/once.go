@@ -23,6 +23,7 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
@@ -323,7 +324,7 @@ func (c *consumerOf) call(ctx context.Context, tx *sql.Tx, msg *message.Message)
 // park leaves a message to an operator, as an entry that would publish it again. The text after
 // "failed" is shown only to readers with access to the payload (errmask).
 func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.Message, what string, why error) error {
-	m := &broker.Message{ID: txlog.NewID(), Metadata: map[string]string{}, Payload: msg.Payload}
+	m := &broker.Message{ID: entry.NewID(), Metadata: map[string]string{}, Payload: msg.Payload}
 	for key, value := range msg.Metadata { // the log takes no others
 		if broker.Orders(key) {
 			continue
@@ -332,22 +333,22 @@ func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.
 	}
 	m.UUID = cmp.Or(msg.UUID, m.ID)
 	m.Topic = cmp.Or(c.topic, message.SubscribeTopicFromCtx(msg.Context()), c.name)
-	u := &txlog.Unit{ID: m.ID, DataSource: cmp.Or(c.source, c.name), Settings: broker.Settings}
+	u := &entry.Unit{ID: m.ID, DataSource: cmp.Or(c.source, c.name), Settings: broker.Settings}
 	err := func() error {
 		text, args, err := broker.Statement(m)
 		if err != nil {
 			return err
 		}
-		params, err := txlog.EncodeParams(broker.Named(args))
+		params, err := entry.EncodeParams(broker.Named(args))
 		if err != nil {
 			return err
 		}
-		u.Statements = []txlog.Statement{{SQL: text, Params: params}}
+		u.Statements = []entry.Statement{{SQL: text, Params: params}}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.LogTimeout) // the handler may have used up its own
 		defer cancel()
 		switch err = cfg.Storage.Add(ctx, cfg.Lease, u); {
 		case err == nil:
-			err = cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s %s: %v", c.name, what, why)})
+			err = cfg.Storage.Release(ctx, u, entry.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s %s: %v", c.name, what, why)})
 		case !errors.Is(err, txlog.ErrInDoubt):
 			return err
 		}

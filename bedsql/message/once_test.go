@@ -23,6 +23,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -124,7 +125,7 @@ func (c *consuming) saw(want ...string) {
 
 // parksAtTheThird fails the test unless the third delivery of a message parks it. It returns the
 // entries of the log.
-func (c *consuming) parksAtTheThird(consume message.NoPublishHandlerFunc) []*txlog.Unit {
+func (c *consuming) parksAtTheThird(consume message.NoPublishHandlerFunc) []*entry.Unit {
 	c.t.Helper()
 	for range 2 {
 		if err := consume(delivered("m-1", "one")); err == nil {
@@ -485,7 +486,7 @@ type unreleasing struct {
 	doubts bool
 }
 
-func (s *unreleasing) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *unreleasing) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	err := s.Storage.Add(ctx, lease, units...)
 	if s.doubts {
 		err = errors.Join(err, txlog.ErrInDoubt)
@@ -493,7 +494,7 @@ func (s *unreleasing) Add(ctx context.Context, lease time.Duration, units ...*tx
 	return err
 }
 
-func (s *unreleasing) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+func (s *unreleasing) Release(ctx context.Context, u *entry.Unit, v entry.Verdict) error {
 	if s.fails {
 		return errors.New("the log is away")
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Option changes a [Publisher], a target or a consumer, according to its comment.
@@ -195,7 +195,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 		if msg == nil {
 			return broker.Refused(errors.New("bed: the message was neither logged nor sent: it is nil"))
 		}
-		m := &broker.Message{ID: txlog.NewID(), Topic: topic, Metadata: msg.Metadata, Payload: msg.Payload}
+		m := &broker.Message{ID: entry.NewID(), Topic: topic, Metadata: msg.Metadata, Payload: msg.Payload}
 		m.UUID, msg.UUID = m.ID, m.ID
 		text, args, err := p.form.Statement(m)
 		if err != nil {

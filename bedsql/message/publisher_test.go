@@ -21,6 +21,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -132,7 +133,7 @@ func TestMessagesOfAGroupThatHasEndedAreNotSent(t *testing.T) {
 	}
 }
 
-func waiting(t testing.TB, storage txlog.Storage) []*txlog.Unit {
+func waiting(t testing.TB, storage txlog.Storage) []*entry.Unit {
 	t.Helper()
 	units, err := storage.List(t.Context(), txlog.Filter{})
 	must(t, err)
@@ -416,7 +417,7 @@ func TestSkippedMessageIsPublishedLateWhenItIsRetried(t *testing.T) {
 		t.Fatalf("Publish: %v", err)
 	}
 	pendingBehind(t, p.Publish(key, "orders", text("two")))
-	_, err := storage.Decide(t.Context(), txlog.DecideSkip, []string{first.UUID}, nil, nil)
+	_, err := storage.Decide(t.Context(), entry.DecideSkip, []string{first.UUID}, nil, nil)
 	must(t, err)
 	b.set(nil, false)
 	round(t, storage, b)
@@ -521,9 +522,9 @@ func TestMessageIsNotDeliveredAsSQL(t *testing.T) {
 			t.Errorf("a message and a job that knows a database: %v, %+v", report, left)
 		}
 		sql := txlog.NewMemory()
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "events", Settings: target.Settings, Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "events", Settings: target.Settings, Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
 		must(t, sql.Add(t.Context(), time.Minute, u))
-		must(t, sql.Release(t.Context(), u, txlog.Verdict{}))
+		must(t, sql.Release(t.Context(), u, entry.Verdict{}))
 		b.set(nil, false)
 		if r := round(t, sql, b); r.Claimed != 1 || r.Delivered != 0 || len(b.payloads()) != 0 || len(waiting(t, sql)) != 1 {
 			t.Errorf("SQL and a job that knows a broker: %v, %v", r, b.payloads())

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
@@ -17,22 +17,22 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 		param, text string
 		args        []any
 		messages    int
-		met, unmet  txlog.Requirement
+		met, unmet  entry.Requirement
 		got         int64
 	}{
-		{"", "UPDATE stock SET n = n + 1", nil, 1, txlog.Exactly(1), txlog.Exactly(2), 1},
-		{"", "UPDATE stock SET n = n + 1", nil, 1, txlog.AtLeast(1), txlog.AtLeast(2), 1},
-		{"", "DELETE FROM stock WHERE n < 0", nil, 1, txlog.Exactly(0), txlog.AtLeast(1), 0},
-		{"interpolateParams=true", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1, txlog.Exactly(1), txlog.Exactly(0), 1},
-		{"prepared", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1, txlog.Exactly(1), txlog.Exactly(0), 1},
-		{"prepared", inserts, []any{int64(1)}, 1, txlog.Exactly(2), txlog.Exactly(1), 2},
-		{"prepared&interpolateParams=true", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1, txlog.AtLeast(1), txlog.AtLeast(3), 1},
+		{"", "UPDATE stock SET n = n + 1", nil, 1, entry.Exactly(1), entry.Exactly(2), 1},
+		{"", "UPDATE stock SET n = n + 1", nil, 1, entry.AtLeast(1), entry.AtLeast(2), 1},
+		{"", "DELETE FROM stock WHERE n < 0", nil, 1, entry.Exactly(0), entry.AtLeast(1), 0},
+		{"interpolateParams=true", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1, entry.Exactly(1), entry.Exactly(0), 1},
+		{"prepared", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1, entry.Exactly(1), entry.Exactly(0), 1},
+		{"prepared", inserts, []any{int64(1)}, 1, entry.Exactly(2), entry.Exactly(1), 2},
+		{"prepared&interpolateParams=true", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1, entry.AtLeast(1), entry.AtLeast(3), 1},
 	} {
 		for _, receipted := range []bool{false, true} {
 			direct := testdb.MySQL(t)
 			proxy := testproxy.New(t, direct.Addr())
 			e := receiptfulOn(t, direct, direct.Via(proxy.Addr()), test.param, stock, "INSERT INTO stock VALUES (1, 10)")
-			calls := func(id string, r txlog.Requirement) (all []dialect.Call) {
+			calls := func(id string, r entry.Requirement) (all []dialect.Call) {
 				if receipted {
 					all = append(all, receipt(id))
 				}
@@ -74,11 +74,11 @@ func TestAtomicCountsRowsAsTheDSNSays(t *testing.T) {
 	for param, got := range map[string]int64{"": 0, "clientFoundRows=true": 1, "prepared": 0, "prepared&clientFoundRows=true": 1} {
 		e := receiptful(t, param, stock, "INSERT INTO stock VALUES (1, 10)")
 		write := call("UPDATE stock SET n = 10 WHERE id = 1")
-		write.Required = txlog.Exactly(got)
+		write.Required = entry.Exactly(got)
 		if _, err := e.atomic(write); err != nil {
 			t.Errorf("%q, requiring %d: %v", param, got, err)
 		}
-		write.Required = txlog.Exactly(1 - got)
+		write.Required = entry.Exactly(1 - got)
 		if _, err := e.atomic(write); e.d.Class(err) != dialect.Refused {
 			t.Errorf("%q, requiring %d: %v, want it refused", param, 1-got, err)
 		}
@@ -91,7 +91,7 @@ func TestAtomicTriggerSignalIsNoRowsError(t *testing.T) {
 	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10)",
 		"CREATE TRIGGER moody BEFORE UPDATE ON stock FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'bed_rows: call 7 0'")
 	write := call("UPDATE stock SET n = 11")
-	write.Required = txlog.Exactly(1)
+	write.Required = entry.Exactly(1)
 	_, err := e.atomic(write)
 	var rows *dialect.RowsError
 	if err == nil || errors.As(err, &rows) {

@@ -14,9 +14,9 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestAtomicIsAllOrNothing(t *testing.T) {
@@ -372,7 +372,7 @@ func TestReceiptsOfUnitsAreSpreadOverTheirKey(t *testing.T) {
 	t.Parallel()
 	d, begins, seen := newDialect(nil), map[string]bool{}, map[string]bool{}
 	for range 2000 {
-		unit := txlog.NewID()
+		unit := entry.NewID()
 		id := d.Receipt(unit)
 		begins[id[:2]], seen[id] = true, true
 		if !strings.HasSuffix(id, unit) || len(id) > 80 || !plainText(id) || id != d.Receipt(unit) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // The limits of one compound statement. Beyond them the server's parse time outweighs the
@@ -112,7 +112,7 @@ func (c *compound) atomic(calls []dialect.Call, writes []*write) *compound {
 
 // require stops after call i if it misses its required number of changed rows: see
 // rowsError.
-func (c *compound) require(r txlog.Requirement, i int) {
+func (c *compound) require(r entry.Requirement, i int) {
 	if !r.Given() {
 		return
 	}

@@ -2,7 +2,7 @@ package mysql
 
 import (
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -23,7 +23,7 @@ func dialectOf(c *compounds, cfg *mysql.Config) *dialect.Dialect {
 	}
 	return &dialect.Dialect{
 		Name:                name,
-		Flavor:              txlog.FlavorMySQL,
+		Flavor:              sqltext.MySQL,
 		Classify:            classify,
 		Mistake:             isMistake,
 		Undecoded:           undecoded,

@@ -5,7 +5,7 @@ import (
 	"reflect"
 
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -17,7 +17,7 @@ const name = "postgres"
 // ROLLBACK, so that later statements cannot be committed alone.
 var postgresDialect = &dialect.Dialect{
 	Name:             name,
-	Flavor:           txlog.FlavorPostgres,
+	Flavor:           sqltext.Postgres,
 	Classify:         classify,
 	Mistake:          isMistake,
 	Undecoded:        undecoded,

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -191,11 +192,11 @@ func encodeList[T any](list []T) (string, error) {
 			args[i].Value = nil
 		}
 	}
-	return txlog.EncodeParams(args)
+	return entry.EncodeParams(args)
 }
 
 func decodeList[T any](s string) ([]T, error) {
-	args, err := txlog.DecodeParams(s)
+	args, err := entry.DecodeParams(s)
 	if err != nil {
 		return nil, err
 	}
@@ -219,11 +220,11 @@ func encodeArgs[M ~map[string]any](m M) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		args = append(args, driver.NamedValue{Name: name, Ordinal: len(args) + 1, Value: m[name]})
 	}
-	return txlog.EncodeParams(args)
+	return entry.EncodeParams(args)
 }
 
 func decodeArgs[M ~map[string]any](s string) (M, error) {
-	args, err := txlog.DecodeParams(s)
+	args, err := entry.DecodeParams(s)
 	if err != nil {
 		return nil, err
 	}

@@ -5,8 +5,9 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Register makes the wrapped driver available to [database/sql.Open] under name. The DSN is
@@ -31,8 +32,8 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 }
 
 func init() {
-	txlog.RegisterBackend(name, txlog.Backend{
-		Flavor:    txlog.FlavorPostgres,
+	logdb.Register(name, logdb.Backend{
+		Flavor:    sqltext.Postgres,
 		Connector: logConnector,
 		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,

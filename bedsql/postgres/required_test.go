@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
-func required(r txlog.Requirement, text string, args ...any) dialect.Call {
+func required(r entry.Requirement, text string, args ...any) dialect.Call {
 	c := call(text, args...)
 	c.Required = r
 	return c
@@ -28,20 +28,20 @@ func TestAtomicChecksRequiredRowsInOneRoundTrip(t *testing.T) {
 		for _, test := range []struct {
 			text       string
 			args       []any
-			met, unmet txlog.Requirement
+			met, unmet entry.Requirement
 			got        int64
 		}{
-			{"UPDATE stock SET n = n + 1", nil, txlog.Exactly(2), txlog.Exactly(1), 2},
-			{"update stock set n = n + 1 -- it's all ) RETURNING", nil, txlog.AtLeast(2), txlog.AtLeast(3), 2},
-			{"/* first */ UPDATE shelf SET n = n + $1 WHERE id = $2 ;", []any{int64(3), int64(1)}, txlog.Exactly(1), txlog.Exactly(2), 1},
-			{"UPDATE stock SET n = n + $1 WHERE id = $2 RETURNING id, n", []any{int64(1), int64(2)}, txlog.Exactly(1), txlog.AtLeast(5), 1},
-			{"DELETE FROM stock WHERE n < $1", []any{int64(0)}, txlog.Exactly(0), txlog.Exactly(1), 0},
-			{"INSERT INTO stock VALUES ($1, $2) ON CONFLICT DO NOTHING", []any{int64(1), int64(5)}, txlog.Exactly(0), txlog.AtLeast(1), 0},
-			{"INSERT INTO stock VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET n = stock.n + $1", []any{int64(2)}, txlog.Exactly(1), txlog.Exactly(0), 1},
-			{`INSERT INTO "odd;) RETURNING" SELECT length(')(') FROM stock`, nil, txlog.Exactly(2), txlog.Exactly(3), 2},
+			{"UPDATE stock SET n = n + 1", nil, entry.Exactly(2), entry.Exactly(1), 2},
+			{"update stock set n = n + 1 -- it's all ) RETURNING", nil, entry.AtLeast(2), entry.AtLeast(3), 2},
+			{"/* first */ UPDATE shelf SET n = n + $1 WHERE id = $2 ;", []any{int64(3), int64(1)}, entry.Exactly(1), entry.Exactly(2), 1},
+			{"UPDATE stock SET n = n + $1 WHERE id = $2 RETURNING id, n", []any{int64(1), int64(2)}, entry.Exactly(1), entry.AtLeast(5), 1},
+			{"DELETE FROM stock WHERE n < $1", []any{int64(0)}, entry.Exactly(0), entry.Exactly(1), 0},
+			{"INSERT INTO stock VALUES ($1, $2) ON CONFLICT DO NOTHING", []any{int64(1), int64(5)}, entry.Exactly(0), entry.AtLeast(1), 0},
+			{"INSERT INTO stock VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET n = stock.n + $1", []any{int64(2)}, entry.Exactly(1), entry.Exactly(0), 1},
+			{`INSERT INTO "odd;) RETURNING" SELECT length(')(') FROM stock`, nil, entry.Exactly(2), entry.Exactly(3), 2},
 		} {
 			for _, receipted := range []bool{false, true} {
-				calls := func(id string, r txlog.Requirement) (all []dialect.Call) {
+				calls := func(id string, r entry.Requirement) (all []dialect.Call) {
 					if receipted {
 						all = append(all, receipt(id))
 					}
@@ -106,7 +106,7 @@ func TestAtomicLeavesWhatItCannotCountOnTheWay(t *testing.T) {
 			"SELECT 1",
 			"",
 		} {
-			results, handled, err := atomicOn(t, e.c, receipt("r"), required(txlog.Exactly(1), text))
+			results, handled, err := atomicOn(t, e.c, receipt("r"), required(entry.Exactly(1), text))
 			if handled || results != nil || err != nil {
 				t.Errorf("%s: handled %t, %v, %v", text, handled, results, err)
 			}
@@ -130,7 +130,7 @@ func TestAtomicErrorOfAWriteUnderRequiredRowsIsItsOwn(t *testing.T) {
 			"UPDATE stock SET n = CAST('bed_rows: 1' || substr('', n) AS int)": dialect.Refused,
 			"INSERT INTO moody VALUES (1)":                                     dialect.Refused,
 		} {
-			_, err := e.atomic(receipt("r"), required(txlog.Exactly(1), text))
+			_, err := e.atomic(receipt("r"), required(entry.Exactly(1), text))
 			if _, ok := err.(*pgconn.PgError); !ok {
 				t.Errorf("%s: %T %v is not the database's own error", text, err, err)
 			}

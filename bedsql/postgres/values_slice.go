@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // storeSlice stores slices and arrays that the log does not keep as they are: of named
@@ -112,7 +112,7 @@ func oneType(list []any) any {
 		}
 	}
 	out = typed.Interface()
-	if _, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: out}}); err != nil {
+	if _, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: out}}); err != nil {
 		return list
 	}
 	return out

@@ -2,7 +2,7 @@ package sqlite
 
 import (
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // name is this kind of database's name in configurations.
@@ -11,7 +11,7 @@ const name = "sqlite"
 // sqliteDialect has no Atomic and no CommitWith: without a network they would save no round trips.
 var sqliteDialect = &dialect.Dialect{
 	Name:             name,
-	Flavor:           txlog.FlavorSQLite,
+	Flavor:           sqltext.SQLite,
 	Classify:         classify,
 	Mistake:          isMistake,
 	ReceiptDuplicate: isReceiptDuplicate,

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -29,7 +30,7 @@ func TestLogsFileIsReadableByItsOwnerAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
 		if err := log.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}

@@ -7,8 +7,9 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Register makes the wrapped driver available to [database/sql.Open] under name. The DSN is
@@ -30,8 +31,8 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 }
 
 func init() {
-	txlog.RegisterBackend(name, txlog.Backend{
-		Flavor:    txlog.FlavorSQLite,
+	logdb.Register(name, logdb.Backend{
+		Flavor:    sqltext.SQLite,
 		Connector: logConnector,
 		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,

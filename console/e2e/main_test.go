@@ -19,6 +19,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	_ "github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -215,11 +216,11 @@ func (s *stage) fill(t *testing.T, crowds ...crowd) {
 	t.Helper()
 	exe(t, s.log, "CREATE TABLE digits (d INT)", "INSERT INTO digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)")
 	for i, c := range crowds {
-		params, err := txlog.EncodeParams(named(c.args))
+		params, err := entry.EncodeParams(named(c.args))
 		if err != nil {
 			t.Fatal(err)
 		}
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: c.dataSource, Statements: []txlog.Statement{{SQL: c.sql, Params: params}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: c.dataSource, Statements: []entry.Statement{{SQL: c.sql, Params: params}}}
 		u.TransactionID = u.ID
 		if err := s.storage.Add(t.Context(), 24*time.Hour, u); err != nil {
 			t.Fatal(err)
@@ -229,7 +230,7 @@ func (s *stage) fill(t *testing.T, crowds ...crowd) {
 			rest = 0
 		}
 		if !c.leased {
-			if err := s.storage.Release(t.Context(), u, txlog.Verdict{Park: c.parked, Err: c.err, After: rest, CountTry: true}); err != nil {
+			if err := s.storage.Release(t.Context(), u, entry.Verdict{Park: c.parked, Err: c.err, After: rest, CountTry: true}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // Answer is the answer to a request under an idempotency key. The receipt keeps it, so a resent
@@ -82,7 +82,7 @@ func (s *AnswerStatement) keep(rows *Rows) error {
 		for i, v := range row {
 			args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 		}
-		text, err := txlog.EncodeParams(args)
+		text, err := entry.EncodeParams(args)
 		if err != nil {
 			return fmt.Errorf("bed: the rows that it returns cannot be kept with the idempotency key: %w", err)
 		}
@@ -123,7 +123,7 @@ func (s *AnswerStatement) Rows() *Rows {
 		}
 	}
 	for _, text := range s.Values {
-		args, err := txlog.DecodeParams(text)
+		args, err := entry.DecodeParams(text)
 		if err != nil || len(args) != len(s.Columns) {
 			return nil
 		}
@@ -149,7 +149,7 @@ func ReadAnswer(text string) (*Answer, error) {
 }
 
 // StoreAnswer keeps the answer to u with its receipt, inside the open local transaction on conn.
-func StoreAnswer(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
+func StoreAnswer(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, a Answer) Outcome {
 	for i := range a.Statements {
 		if err := a.Statements[i].unkept; err != nil {
 			return Outcome{Class: dialect.Refused, Err: err}
@@ -173,7 +173,7 @@ func StoreAnswer(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *t
 // InsertReceipt inserts the receipt of u at the beginning of its local transaction. A second
 // request under the same idempotency key waits here. Found and OnReceipt mean the same as for
 // Apply; then, and after an error, the transaction is rolled back.
-func InsertReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
+func InsertReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, u *entry.Unit, r Receipts) (Outcome, *Found) {
 	c := r.insert(d.Flavor, u, false)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {

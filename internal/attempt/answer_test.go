@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // oneValue is a row with a value that cannot be logged.
@@ -37,7 +37,7 @@ func TestUnstorableAnswerRefusesTheRequestUnsent(t *testing.T) {
 	}
 	var a Answer
 	a.Add(Prints{}, nil, rows)
-	out := StoreAnswer(context.Background(), new(dialect.Dialect), nil, &txlog.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
+	out := StoreAnswer(context.Background(), new(dialect.Dialect), nil, &entry.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
 	if out.Class != dialect.Refused || out.Err == nil || !strings.Contains(out.Err.Error(), "cannot be kept") || !strings.Contains(out.Err.Error(), "complex128") {
 		t.Errorf("the outcome is %v: %v; want a refusal that names the type", out.Class, out.Err)
 	}

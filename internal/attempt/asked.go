@@ -13,15 +13,15 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // asked returns the request that s makes to the database: its text without mere transport, and one
 // canonical form of each parameter for all Go types, time zones and modes.
-func asked(f txlog.Flavor, s txlog.Statement) (sql string, params []string) {
+func asked(f sqltext.Flavor, s entry.Statement) (sql string, params []string) {
 	sql = sqltext.Asked(f, s.SQL)
-	args, err := txlog.DecodeParams(s.Params)
+	args, err := entry.DecodeParams(s.Params)
 	if err != nil {
 		return sql, elements(s.Params)
 	}
@@ -35,7 +35,7 @@ func asked(f txlog.Flavor, s txlog.Statement) (sql string, params []string) {
 }
 
 // form writes two values alike if the database receives the same value.
-func form(f txlog.Flavor, v any) string {
+func form(f sqltext.Flavor, v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "null"
@@ -48,7 +48,7 @@ func form(f txlog.Flavor, v any) string {
 	}
 	rv := reflect.ValueOf(v)
 	switch {
-	case rv.Kind() == reflect.Bool && f != txlog.FlavorPostgres:
+	case rv.Kind() == reflect.Bool && f != sqltext.Postgres:
 		return map[bool]string{false: "0", true: "1"}[rv.Bool()]
 	case rv.CanInt():
 		return strconv.FormatInt(rv.Int(), 10)
@@ -64,7 +64,7 @@ func form(f txlog.Flavor, v any) string {
 		return form(f, rv.Elem().Interface())
 	case rv.Kind() == reflect.Slice && rv.Type().Elem().Kind() == reflect.Uint8:
 		// PostgreSQL reads a text for a bytea with escapes, SQLite keeps text and bytes apart.
-		if b := rv.Bytes(); f == txlog.FlavorMySQL || f == txlog.FlavorPostgres && utf8.Valid(b) && !bytes.ContainsAny(b, "\x00\\") {
+		if b := rv.Bytes(); f == sqltext.MySQL || f == sqltext.Postgres && utf8.Valid(b) && !bytes.ContainsAny(b, "\x00\\") {
 			return strconv.Quote(string(b))
 		}
 	case rv.Kind() == reflect.Slice:
@@ -85,6 +85,6 @@ func form(f txlog.Flavor, v any) string {
 			return strconv.Quote(string(text))
 		}
 	}
-	text, _ := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: v}})
+	text, _ := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: v}})
 	return text
 }

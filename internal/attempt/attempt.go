@@ -9,8 +9,9 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Outcome is how one attempt ended. Err nil means applied, Class Unknown means maybe, and any
@@ -63,7 +64,7 @@ func Failed(d *dialect.Dialect, err error, before bool) Outcome {
 	}
 	// SQLite runs in this process: an interrupted statement does not lose the
 	// connection, and one to a database in memory must not be given up.
-	o.ConnLost = !o.Class.Answered() && (d.Flavor != txlog.FlavorSQLite || errors.Is(err, driver.ErrBadConn))
+	o.ConnLost = !o.Class.Answered() && (d.Flavor != sqltext.SQLite || errors.Is(err, driver.ErrBadConn))
 	return o
 }
 
@@ -80,7 +81,7 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 // ignores NotReplayable; the caller must check it. A unit with unreadable parameters is Refused.
 // On return the connection holds no open transaction, or ConnLost is set and the caller must close
 // it.
-func Replay(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Replay(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
 		return Outcome{Class: dialect.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
 	}
@@ -103,7 +104,7 @@ func Replay(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.
 }
 
 // callsOf are u's statements as they are sent.
-func callsOf(u *txlog.Unit) ([]dialect.Call, error) {
+func callsOf(u *entry.Unit) ([]dialect.Call, error) {
 	calls := make([]dialect.Call, 0, len(u.Statements))
 	for i, s := range u.Statements {
 		args, err := s.Args()
@@ -172,7 +173,7 @@ func NotSent(err error, class dialect.Class) error {
 }
 
 // Event makes the event of an attempt on u. It omits parameters that it cannot read.
-func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) listener.Event {
+func (o Outcome) Event(t listener.EventType, by listener.Origin, u *entry.Unit) listener.Event {
 	ev := listener.Event{
 		Type: t, Origin: by, Time: time.Now(),
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
@@ -193,7 +194,7 @@ func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) 
 // receipt first, in the same local transaction. If it meets the receipt, it applies nothing and
 // returns Found or Voided. If another attempt is just writing the receipt, Apply waits for that
 // attempt. With rows, it runs the last call by Query and reads all its rows.
-func Apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+func Apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *entry.Unit, r Receipts, rows bool) Outcome {
 	if err := ctx.Err(); err != nil {
 		return Failed(d, err, true)
 	}
@@ -203,7 +204,7 @@ func Apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []di
 	return withOrder(ctx, d, conn, u, r, func() Outcome { return onOrder(d, u, apply(ctx, d, conn, calls, u, r, rows)) })
 }
 
-func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *entry.Unit, r Receipts, rows bool) Outcome {
 	receipt, fences := r.insert(d.Flavor, u, false), r.fences(d.Flavor, u)
 	if d.Atomic != nil && !rows && u.Fingerprint == "" {
 		own := append(append(make([]dialect.Call, 0, 1+len(fences)+len(calls)), receipt), fences...)
@@ -253,7 +254,7 @@ func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []di
 }
 
 // applyFailed classifies the error of an attempt sent in one piece.
-func applyFailed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
+func applyFailed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, err error) Outcome {
 	out := Failed(d, err, false)
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)
@@ -264,12 +265,12 @@ func applyFailed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *t
 	return out
 }
 
-func isReceipt(d *dialect.Dialect, out Outcome, u *txlog.Unit) bool {
+func isReceipt(d *dialect.Dialect, out Outcome, u *entry.Unit) bool {
 	return out.Class == dialect.Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
 }
 
 // onReceipt reads the failure of a receipt's own insert.
-func onReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+func onReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, out Outcome) Outcome {
 	if out.Class.Later() && dberr.Of(out.Err).Contended() {
 		out.OnReceipt = true
 	}
@@ -316,7 +317,7 @@ func goneReceipt() Outcome {
 // Look reads u's receipt to find out whether u was applied. It changes nothing else. If it returns
 // Found, it has renewed the receipt, because an unanswered attempt may still arrive. It does not
 // wait for an attempt in flight.
-func Look(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
+func Look(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) (Outcome, error) {
 	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
 	if err != nil || found == nil || found.Void {
 		return Outcome{}, err
@@ -328,7 +329,7 @@ func Look(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Un
 }
 
 // outcome returns the outcome of an attempt of u that met the receipt.
-func (f *Found) outcome(u *txlog.Unit) Outcome {
+func (f *Found) outcome(u *entry.Unit) Outcome {
 	out := Outcome{Found: true, Replayed: f.UnitID != owner(u)}
 	if u.Fingerprint == "" {
 		return out
@@ -354,7 +355,7 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 // Under a caller's key the receipt does not stay, because the caller may resend the request. Doubt
 // arises there only after an answer to the receipt's own insert. A later insert that succeeds
 // therefore shows that the attempt has ended.
-func Void(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Void(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) Outcome {
 	ended := func(out Outcome) Outcome { return out }
 	if u.Fingerprint != "" {
 		tx, err := BeginTx(ctx, conn, driver.TxOptions{})
@@ -377,7 +378,7 @@ func Void(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Un
 // under another receipt. u has no caller's key. Supersede inserts u's receipt as void, with that
 // reason. It returns false if an attempt was applied, or if the receipt is void for another
 // reason, as the caller may know. It waits for an attempt in flight.
-func Supersede(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (certain bool, err error) {
+func Supersede(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) (certain bool, err error) {
 	c := r.insert(d.Flavor, u, true)
 	c.Args[len(c.Args)-1].Value = voidAmended
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
@@ -402,7 +403,7 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 // Commit ends the open local transaction on conn with u's receipt in it. finish commits the
 // transaction, and undo rolls it back; plain means that finish is a bare COMMIT. An error that is
 // an answer means that nothing was committed, except for Found.
-func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
+func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	fences := r.fences(d.Flavor, u)
 	rolledBack := func(out Outcome) Outcome {
@@ -446,7 +447,7 @@ func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.
 
 // onCommitReceipt handles a transaction that meets its own receipt: the job overtook it. The
 // transaction is rolled back, and the job's work stands.
-func onCommitReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+func onCommitReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, out Outcome) Outcome {
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // The functions of this file drive a connection through the newest of the
@@ -38,7 +38,7 @@ func One(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect.Ca
 // Inside is One inside the open local transaction on conn. The caller must not commit it after an
 // error: a statement that misses its row requirement has run all the same.
 func Inside(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect.Call, rows, inDoubt bool) Outcome {
-	byQuery := rows || c.Required.Given() && d.Flavor == txlog.FlavorMySQL && returns(c.SQL)
+	byQuery := rows || c.Required.Given() && d.Flavor == sqltext.MySQL && returns(c.SQL)
 	r, before, err := Send(ctx, conn, &c, byQuery)
 	if err != nil {
 		return Failed(d, err, before).assume(inDoubt)
@@ -63,7 +63,7 @@ func Inside(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect
 
 // Check returns an error if a statement did not meet its row requirement. It counts by the result
 // or, after a Query, by the returned rows.
-func Check(r txlog.Requirement, res driver.Result, rows *Rows) error {
+func Check(r entry.Requirement, res driver.Result, rows *Rows) error {
 	if !r.Given() {
 		return nil
 	}
@@ -354,7 +354,7 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 // CommitTx commits tx, the open local transaction on conn, within ctx. CommitFailed classifies its
 // error.
 func CommitTx(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx) error {
-	if d.Flavor == txlog.FlavorMySQL {
+	if d.Flavor == sqltext.MySQL {
 		if err := ctx.Err(); err != nil {
 			return NotSent(err, dialect.Unknown)
 		}
@@ -448,7 +448,7 @@ const rollbackTimeout = time.Second
 // the transaction is rolled back.
 func CommitFailed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, err error) Outcome {
 	out := Failed(d, err, false)
-	if d.Flavor == txlog.FlavorSQLite {
+	if d.Flavor == sqltext.SQLite {
 		out.ConnLost = !RolledBack(d, Rollback(context.WithoutCancel(ctx), d, conn, nil))
 		return out
 	}
@@ -478,7 +478,7 @@ func Rollback(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driv
 	switch {
 	case tx == nil:
 		_, _, err = Exec(ctx, conn, "ROLLBACK", nil)
-	case d.Flavor == txlog.FlavorMySQL:
+	case d.Flavor == sqltext.MySQL:
 		err = end(ctx, conn, "ROLLBACK", tx.Rollback)
 	default:
 		err = within(ctx, d, conn, tx.Rollback)
@@ -492,7 +492,7 @@ func Rollback(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driv
 // RolledBack reports whether a ROLLBACK that returned err left no transaction open. SQLite returns
 // an error after it has rolled back on its own.
 func RolledBack(d *dialect.Dialect, err error) bool {
-	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
+	return err == nil || d.Flavor == sqltext.SQLite && strings.Contains(err.Error(), "no transaction is active")
 }
 
 // end ends a transaction in MySQL by its text, because driver.Tx takes no context and would go on

@@ -8,7 +8,8 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // Found is the content of a receipt.
@@ -28,7 +29,7 @@ type Found struct {
 	// Left is how long it is kept from now on.
 	Left time.Duration
 
-	flavor txlog.Flavor
+	flavor sqltext.Flavor
 }
 
 // ReadReceipt looks a receipt up, and returns nil if there is no receipt. It neither sees an
@@ -48,7 +49,7 @@ func ReadReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Re
 // askCommitted is Ask for receipts, outside any transaction. It sees all committed rows and no
 // others, whatever isolation level the DSN, the account or the server sets for the session.
 func askCommitted(ctx context.Context, d *dialect.Dialect, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
-	if d.Flavor == txlog.FlavorSQLite {
+	if d.Flavor == sqltext.SQLite {
 		return askSQLite(ctx, conn, query, args...)
 	}
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{Isolation: readCommitted})
@@ -86,7 +87,7 @@ func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any)
 // from the end of the unit, and another attempt of it may have begun just now. gone means that f
 // belongs to another request under the key, and was purged meanwhile. Its outcome is then unknown
 // to us: a late or remaining entry of this request would find no receipt.
-func keepReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
+func keepReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, f *Found) (gone bool, err error) {
 	keep, others := r.retention(u), f.UnitID != owner(u)
 	if others {
 		// The receipt of another request under the key: retention counts from that request, but an
@@ -102,7 +103,7 @@ func keepReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *t
 
 // MarkReported notes in u's void receipt that the caller has its answer and the entry is removed.
 // If a late write to the log brings the entry back, an operator has nothing to decide.
-func MarkReported(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func MarkReported(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) Outcome {
 	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).reported, u.Receipt)); err != nil {
 		return Failed(d, err, false)
 	}
@@ -141,7 +142,7 @@ func noTable(d *dialect.Dialect, err error, table string) bool {
 	if err == nil || !strings.Contains(err.Error(), table) {
 		return false
 	}
-	if d.Flavor == txlog.FlavorSQLite { // has one code for all of these
+	if d.Flavor == sqltext.SQLite { // has one code for all of these
 		return d.Class(err).Answered() && strings.Contains(err.Error(), "no such table: ")
 	}
 	state := dberr.Of(err).State

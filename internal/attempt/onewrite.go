@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // NotOneDML is the error of an entry with a statement other than DML or a message. No
@@ -34,7 +34,7 @@ func (*NotOneDML) Certainly() dialect.Class { return dialect.Refused }
 // OnlyDML returns a *NotOneDML for the first statement other than a single DML or a message. Some
 // texts depend on the session's reading of quotes. OnlyDML asks conn about it; without conn it
 // lets them pass.
-func OnlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, statements []txlog.Statement) error {
+func OnlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, statements []entry.Statement) error {
 	for i, s := range statements {
 		kind, sure := sqltext.IsOneWrite(d.Flavor, s.SQL)
 		switch {
@@ -59,7 +59,7 @@ func quoting(ctx context.Context, d *dialect.Dialect, conn driver.Conn) (q diale
 	switch {
 	case d.Quoting != nil:
 		return d.Quoting(conn), nil
-	case d.Flavor != txlog.FlavorMySQL:
+	case d.Flavor != sqltext.MySQL:
 		return 0, nil
 	}
 	mode, err := Setting(ctx, conn, "SELECT @@SESSION.sql_mode")

@@ -8,8 +8,8 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // orderTable lets a target refuse a write under an order key after delivery of a later one. It
@@ -37,7 +37,7 @@ func TargetSchema(database string) (string, error) {
 	return receipts + ";\n\n" + order + ";\n", err
 }
 
-func orderCreate(f txlog.Flavor) string {
+func orderCreate(f sqltext.Flavor) string {
 	return f.Text(`CREATE TABLE IF NOT EXISTS bed_order (
   id         ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the hash of an order key
   log_id     ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
@@ -56,7 +56,7 @@ type orderSQL struct {
 // makeOrderSQL is the only place with the text of these statements. Each fails if a later write
 // was delivered, in a way that every session treats as an error. The new number is NULL; in MySQL,
 // which may store 0 for NULL, it exceeds the column's type.
-func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderSQL {
+func makeOrderSQL(f sqltext.Flavor, placed func(text, table string) string) orderSQL {
 	own := func(text string) string { return placed(f.Text(text), orderTable) }
 	insert := receiptInsertion + `bed_order (id, log_id, last, keep_until) VALUES (?, ?, ?, {now} + ?)`
 	later := ` ON CONFLICT (id) DO UPDATE SET last = CASE WHEN bed_order.last < EXCLUDED.last THEN EXCLUDED.last END, keep_until = EXCLUDED.keep_until`
@@ -68,7 +68,7 @@ func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderS
 			Postgres: later, SQLite: later})),
 		page: own(`SELECT id FROM bed_order WHERE log_id = ? AND id > ? AND keep_until <= {now} ORDER BY id LIMIT 500`),
 	}
-	if f == txlog.FlavorPostgres {
+	if f == sqltext.Postgres {
 		o.purge = idsSQL{own(`DELETE FROM bed_order WHERE id = ANY(?::text[]) AND keep_until <= {now}`)}
 	} else {
 		o.purge = idsSQL{own(`{by key}DELETE FROM bed_order WHERE id IN (`), f.Text(`) AND keep_until <= {now}`)}
@@ -78,7 +78,7 @@ func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderS
 
 // fences returns the calls that follow u's receipt. Each refuses to go back behind a later write
 // under one of u's order keys.
-func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []dialect.Call {
+func (r Receipts) fences(f sqltext.Flavor, u *entry.Unit) []dialect.Call {
 	calls := make([]dialect.Call, len(u.Order))
 	for i, o := range u.Order {
 		calls[i] = call(r.sql(f).order.fence, o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
@@ -87,7 +87,7 @@ func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []dialect.Call {
 }
 
 // Fence runs the fences of u in the open transaction. A failure leaves the transaction open.
-func Fence(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Fence(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) Outcome {
 	for _, c := range r.fences(d.Flavor, u) {
 		if _, before, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
 			out := Failed(d, err, before)
@@ -119,9 +119,9 @@ func overtaken(d *dialect.Dialect, err error) bool {
 	}
 	code := dberr.Of(err)
 	switch d.Flavor {
-	case txlog.FlavorMySQL:
+	case sqltext.MySQL:
 		return code.Number == 1690 // ER_DATA_OUT_OF_RANGE
-	case txlog.FlavorPostgres:
+	case sqltext.Postgres:
 		return code.State == "23502" // not_null_violation
 	default:
 		return strings.Contains(err.Error(), "NOT NULL constraint failed: "+orderTable+".last")
@@ -130,7 +130,7 @@ func overtaken(d *dialect.Dialect, err error) bool {
 
 // onOrder classifies an attempt of u that was rolled back: a fence in its way means that u was
 // overtaken. u's receipt, inserted before the fence, was not there.
-func onOrder(d *dialect.Dialect, u *txlog.Unit, out Outcome) Outcome {
+func onOrder(d *dialect.Dialect, u *entry.Unit, out Outcome) Outcome {
 	if len(u.Order) > 0 && overtaken(d, out.Err) {
 		out.Class, out.Err = dialect.Refused, dialect.ErrOvertaken
 	}
@@ -139,7 +139,7 @@ func onOrder(d *dialect.Dialect, u *txlog.Unit, out Outcome) Outcome {
 
 // withOrder runs an attempt of u, which has an order key. If the table bed_order is missing, it
 // creates the table and runs the attempt again.
-func withOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, run func() Outcome) Outcome {
+func withOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, run func() Outcome) Outcome {
 	out := run()
 	if !noTable(d, out.Err, orderTable) {
 		return out
@@ -163,7 +163,7 @@ func withOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txl
 func PurgeOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
 	s := &r.sql(d.Flavor).order
 	rows, err := askCommitted(ctx, d, conn, s.page, r.LogIdentity, after)
-	if noTable(d, err, orderTable) || d.Flavor == txlog.FlavorMySQL && dberr.Of(err).Denied() {
+	if noTable(d, err, orderTable) || d.Flavor == sqltext.MySQL && dberr.Of(err).Denied() {
 		return "", nil // MySQL denies a table that is not there to an account without rights
 	}
 	if err != nil || len(rows) == 0 {

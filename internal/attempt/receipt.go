@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
-	"github.com/bedsql/bed/txlog"
 )
 
 // DefaultRetention is how long receipts are kept by default.
@@ -37,10 +37,10 @@ type Receipts struct {
 }
 
 // Table is the table's name in a statement.
-func (r Receipts) Table(f txlog.Flavor) string { return r.Placed(f, receiptTable) }
+func (r Receipts) Table(f sqltext.Flavor) string { return r.Placed(f, receiptTable) }
 
 // Placed returns the name, in a statement, of a table that lies beside the receipts.
-func (r Receipts) Placed(f txlog.Flavor, table string) string {
+func (r Receipts) Placed(f sqltext.Flavor, table string) string {
 	if r.Schema == "" {
 		return table
 	}
@@ -56,7 +56,7 @@ func ReceiptID(d *dialect.Dialect, unitID string) string {
 }
 
 // insert is the call that writes u's receipt.
-func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) dialect.Call {
+func (r Receipts) insert(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Call {
 	if u.Fingerprint == "" && !void {
 		return call(r.sql(f).insertPlain, u.Receipt, owner(u), r.LogIdentity, r.Retention.Milliseconds())
 	}
@@ -72,14 +72,14 @@ func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) dialect.Call 
 }
 
 // Insertion returns the call that writes u's receipt, for a transaction of the application.
-func (r Receipts) Insertion(f txlog.Flavor, u *txlog.Unit) dialect.Call {
+func (r Receipts) Insertion(f sqltext.Flavor, u *entry.Unit) dialect.Call {
 	return r.insert(f, u, false)
 }
 
 // owner is the entry to which u's receipt belongs: the receipt is not purged while the log holds
 // that entry. In a compensable group the owner is the compensation, which needs the receipts of
 // all parts.
-func owner(u *txlog.Unit) string {
+func owner(u *entry.Unit) string {
 	if u.Group() || u.Undo != nil {
 		return u.TransactionID
 	}
@@ -87,7 +87,7 @@ func owner(u *txlog.Unit) string {
 }
 
 // retention is how long u's receipt is kept.
-func (r Receipts) retention(u *txlog.Unit) time.Duration {
+func (r Receipts) retention(u *entry.Unit) time.Duration {
 	if u.Fingerprint != "" {
 		return r.KeyRetention
 	}
@@ -108,10 +108,10 @@ func EraseReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r 
 // transactions of limited size, and returns the number of changed rows.
 func byIDs(ctx context.Context, d *dialect.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
 	opts := driver.TxOptions{Isolation: readCommitted}
-	if d.Flavor == txlog.FlavorSQLite {
+	if d.Flavor == sqltext.SQLite {
 		opts.Isolation = 0 // it has no levels
 	}
-	isArray := d.Flavor == txlog.FlavorPostgres
+	isArray := d.Flavor == sqltext.Postgres
 	portion := receiptPortion
 	if isArray {
 		portion = receiptPageSize
@@ -176,8 +176,8 @@ func ReceiptSchema(database string) (string, error) {
 	return Receipts{}.sql(f).create, nil
 }
 
-func flavorOf(database string) (txlog.Flavor, error) {
-	f, known := map[string]txlog.Flavor{"mysql": txlog.FlavorMySQL, "postgres": txlog.FlavorPostgres, "sqlite": txlog.FlavorSQLite}[database]
+func flavorOf(database string) (sqltext.Flavor, error) {
+	f, known := map[string]sqltext.Flavor{"mysql": sqltext.MySQL, "postgres": sqltext.Postgres, "sqlite": sqltext.SQLite}[database]
 	if !known {
 		return f, fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
 	}
@@ -250,12 +250,12 @@ type idsSQL [2]string
 var receiptTexts sync.Map
 
 type receiptsAt struct {
-	f             txlog.Flavor
+	f             sqltext.Flavor
 	schema, place string
 }
 
 // sql returns the statements on bed_receipt at its place.
-func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
+func (r Receipts) sql(f sqltext.Flavor) *receiptSQL {
 	at := receiptsAt{f, r.Schema, r.Place}
 	if r.Schema != "" {
 		at.place = quoteSchema(f, r.Schema)
@@ -292,7 +292,7 @@ func IsReceipt(text string) bool {
 
 // makeReceiptSQL is the only place with the SQL of receipts. place is quoted; empty means the
 // place to which unqualified names lead. schema is the schema for receipts.
-func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
+func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
 	unplaced := f.Text
 	at := func(s, table string) string {
 		if place != "" {
@@ -302,7 +302,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 	}
 	placed := func(s string) string { return at(unplaced(s), receiptTable) }
 	listed := func(first, second string) idsSQL {
-		if f == txlog.FlavorPostgres {
+		if f == sqltext.Postgres {
 			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
 		}
 		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second)}

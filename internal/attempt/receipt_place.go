@@ -13,7 +13,6 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // SchemaParam is the DSN parameter for a target's ReceiptSchema.
@@ -28,7 +27,7 @@ func CheckReceiptSchema(t *delivery.Target) error {
 	switch schema := t.ReceiptSchema; {
 	case schema == "":
 		return nil
-	case t.Dialect == nil || t.Dialect.Flavor != txlog.FlavorMySQL && t.Dialect.Flavor != txlog.FlavorPostgres:
+	case t.Dialect == nil || t.Dialect.Flavor != sqltext.MySQL && t.Dialect.Flavor != sqltext.Postgres:
 		name := "a database of unknown kind"
 		if t.Dialect != nil && t.Dialect.Name != "" {
 			name = t.Dialect.Name
@@ -69,7 +68,7 @@ func isName(s string) bool {
 }
 
 // quoteSchema quotes a name that has passed CheckReceiptSchema.
-func quoteSchema(f txlog.Flavor, schema string) string {
+func quoteSchema(f sqltext.Flavor, schema string) string {
 	quote := f.Pick(sqltext.Texts{MySQL: "`", Postgres: `"`, SQLite: `"`})
 	return quote + schema + quote
 }
@@ -93,7 +92,7 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 	// A missing right means that the table exists, but MySQL returns the same error for a missing
 	// table. A second table, in a schema of the account's own, would lack the receipts of the
 	// first.
-	if err != nil && d.Class(err).Answered() && (d.Flavor == txlog.FlavorMySQL || !dberr.Of(err).Denied()) {
+	if err != nil && d.Class(err).Answered() && (d.Flavor == sqltext.MySQL || !dberr.Of(err).Denied()) {
 		if cerr = createReceipts(ctx, d, conn, r); cerr != nil && !d.Class(cerr).Answered() {
 			return cerr
 		}
@@ -122,7 +121,7 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 
 // receiptKeys are the names of the key by which dialects recognise a duplicate receipt; SQLite
 // names no key.
-var receiptKeys = [...][]string{txlog.FlavorMySQL: {"PRIMARY", "bed_receipt_id"}, txlog.FlavorPostgres: {"bed_receipt_id"}, txlog.FlavorSQLite: nil}
+var receiptKeys = [...][]string{sqltext.MySQL: {"PRIMARY", "bed_receipt_id"}, sqltext.Postgres: {"bed_receipt_id"}, sqltext.SQLite: nil}
 
 var errKeyless = errors.New("it has no primary key: work whose receipt is there would be applied again")
 
@@ -161,7 +160,7 @@ func createReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 			err = serr
 		}
 	}
-	if err == nil && d.Flavor == txlog.FlavorPostgres {
+	if err == nil && d.Flavor == sqltext.Postgres {
 		// Only the table's owner may comment on it. For others, the comment is there already.
 		_, _, _ = Exec(ctx, conn, r.sql(d.Flavor).comment, nil)
 	}
@@ -216,7 +215,7 @@ func ReceiptPlace(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r R
 	switch d.Flavor {
 	case 0:
 		return "", nil
-	case txlog.FlavorSQLite:
+	case sqltext.SQLite:
 		return "main", nil // CREATE TABLE leads nowhere else
 	}
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).place)
@@ -268,7 +267,7 @@ func rightsError(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Re
 func grant(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) string {
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
 	account := "this account"
-	if d.Flavor == txlog.FlavorPostgres {
+	if d.Flavor == sqltext.Postgres {
 		if user, err := Setting(ctx, conn, "SELECT quote_ident(current_user)"); err == nil {
 			account = user
 		}
@@ -288,7 +287,7 @@ func grant(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts
 			place += "."
 		}
 		return rights + place + receiptTable + " TO " + account
-	case d.Flavor == txlog.FlavorPostgres:
+	case d.Flavor == sqltext.Postgres:
 		schema := quoteSchema(d.Flavor, r.Schema)
 		return "GRANT USAGE ON SCHEMA " + schema + " TO " + account + ";\n" + rights + schema + "." + receiptTable + " TO " + account
 	default:

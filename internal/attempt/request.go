@@ -11,7 +11,8 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // A fingerprint in an entry consists of a letter for its origin, the request's digest, and the
@@ -53,7 +54,7 @@ type Prints struct {
 }
 
 // Add adds a statement to the request.
-func (r *Request) Add(s txlog.Statement) {
+func (r *Request) Add(s entry.Statement) {
 	if r.by != byCaller {
 		r.parts = append(r.parts, fingerprint(r.secret, s))
 	}
@@ -61,7 +62,7 @@ func (r *Request) Add(s txlog.Statement) {
 
 // Answered adds a statement and returns its prints. They are empty if the caller's own fingerprint
 // decides.
-func (r *Request) Answered(f txlog.Flavor, s txlog.Statement) (p Prints) {
+func (r *Request) Answered(f sqltext.Flavor, s entry.Statement) (p Prints) {
 	if r.by == byCaller {
 		return p
 	}
@@ -74,7 +75,7 @@ func (r *Request) Answered(f txlog.Flavor, s txlog.Statement) (p Prints) {
 func (r *Request) Fingerprint() string { return r.by + digest(r.secret, r.parts...) + r.secret }
 
 // printsIn are those of s in the answer to u.
-func printsIn(f txlog.Flavor, u *txlog.Unit, s txlog.Statement) Prints {
+func printsIn(f sqltext.Flavor, u *entry.Unit, s entry.Statement) Prints {
 	if len(u.Fingerprint) <= storedSize || !strings.HasPrefix(u.Fingerprint, byStatements) {
 		return Prints{}
 	}
@@ -82,23 +83,23 @@ func printsIn(f txlog.Flavor, u *txlog.Unit, s txlog.Statement) Prints {
 }
 
 // storedFingerprint is the part of u's fingerprint that a receipt keeps.
-func storedFingerprint(u *txlog.Unit) string {
+func storedFingerprint(u *entry.Unit) string {
 	return u.Fingerprint[:min(len(u.Fingerprint), storedSize)]
 }
 
 // fingerprint is the print of a statement as it stands.
-func fingerprint(secret string, s txlog.Statement) string {
+func fingerprint(secret string, s entry.Statement) string {
 	return printOf(secret, s, []string{s.SQL, s.Params}, s.SQL, elements(s.Params))
 }
 
-func prints(f txlog.Flavor, secret string, s txlog.Statement) Prints {
+func prints(f sqltext.Flavor, secret string, s entry.Statement) Prints {
 	sql, params := asked(f, s)
 	return Prints{fingerprint(secret, s), printOf(secret, s, append([]string{sql}, params...), sql, params)}
 }
 
 // printOf returns the digest of the whole statement, followed by short digests of its SQL and of
 // each parameter.
-func printOf(secret string, s txlog.Statement, whole []string, sql string, params []string) string {
+func printOf(secret string, s entry.Statement, whole []string, sql string, params []string) string {
 	var b strings.Builder
 	if s.Required.Given() {
 		whole = append(whole, s.Required.Sign())
@@ -135,13 +136,13 @@ func digest(secret string, texts ...string) string {
 }
 
 // Of reports whether the receipt belongs to u's request.
-func (f *Found) Of(u *txlog.Unit) bool {
+func (f *Found) Of(u *entry.Unit) bool {
 	return f.Fingerprint == storedFingerprint(u) || strings.HasPrefix(f.Fingerprint, byStatements) && f.differs(u) == nil
 }
 
 // OfAnother returns an error if the receipt belongs to another request than u. It compares only
 // the callers' own fingerprints.
-func (f *Found) OfAnother(u *txlog.Unit) error {
+func (f *Found) OfAnother(u *entry.Unit) error {
 	then, now := strings.HasPrefix(f.Fingerprint, byCaller), strings.HasPrefix(u.Fingerprint, byCaller)
 	switch {
 	case then && now && !f.Of(u):
@@ -156,7 +157,7 @@ func (f *Found) OfAnother(u *txlog.Unit) error {
 }
 
 // reused returns the error of u if its request differs from the receipt's request.
-func (f *Found) reused(u *txlog.Unit) error {
+func (f *Found) reused(u *entry.Unit) error {
 	if err := f.OfAnother(u); err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (f *Found) reused(u *txlog.Unit) error {
 }
 
 // differs returns the error of u if one of its statements differs from the answered ones.
-func (f *Found) differs(u *txlog.Unit) error {
+func (f *Found) differs(u *entry.Unit) error {
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
 		return dialect.ErrKeyReused
@@ -190,7 +191,7 @@ func ReusedCount(now, then int) error {
 
 // Differs returns an error if statement n of a request, s with prints p, differs from the answered
 // statement. An answer of an earlier version has no Asked.
-func (a *AnswerStatement) Differs(n int, s txlog.Statement, p Prints) error {
+func (a *AnswerStatement) Differs(n int, s entry.Statement, p Prints) error {
 	then, now := a.Fingerprint, p.Fingerprint
 	if a.Asked != "" && p.Asked != "" && then != now {
 		then, now = a.Asked, p.Asked
@@ -208,7 +209,7 @@ func (a *AnswerStatement) Differs(n int, s txlog.Statement, p Prints) error {
 	case len(then) != len(now):
 		return reused("its statement %d has %s now, and had %d", n, count(len(now)/partSize-1, "parameter"), len(then)/partSize-1)
 	}
-	names, _ := txlog.DecodeParams(s.Params)
+	names, _ := entry.DecodeParams(s.Params)
 	for at := partSize; at < len(now); at += partSize {
 		if then[at:at+partSize] == now[at:at+partSize] {
 			continue

@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
-func statement(t *testing.T, query string, args ...any) txlog.Statement {
+func statement(t *testing.T, query string, args ...any) entry.Statement {
 	t.Helper()
 	named := make([]driver.NamedValue, len(args))
 	for i, v := range args {
@@ -21,16 +22,16 @@ func statement(t *testing.T, query string, args ...any) txlog.Statement {
 			named[i].Name, named[i].Value = n.Name, n.Value
 		}
 	}
-	text, err := txlog.EncodeParams(named)
+	text, err := entry.EncodeParams(named)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return txlog.Statement{SQL: query, Params: text}
+	return entry.Statement{SQL: query, Params: text}
 }
 
 func TestARequestThatDiffersSaysInWhat(t *testing.T) {
 	first := statement(t, "q", int64(1), sql.Named("b", "two"))
-	for want, second := range map[string]txlog.Statement{
+	for want, second := range map[string]entry.Statement{
 		"the SQL of its statement 1 differs":              statement(t, "r", int64(2)),
 		"its statement 1 has 1 parameter now, and had 2":  statement(t, "q", int64(1)),
 		"parameter 1 of its statement 1 differs":          statement(t, "q", int64(2), sql.Named("b", "two")),
@@ -38,9 +39,9 @@ func TestARequestThatDiffersSaysInWhat(t *testing.T) {
 		"parameter @c of its statement 1 differs":         statement(t, "q", int64(1), sql.Named("c", "two")),
 		"its statement 1 has 3 parameters now, and had 2": statement(t, "q", int64(1), sql.Named("b", "two"), nil),
 	} {
-		was := NewRequest("k", "").Answered(txlog.FlavorMySQL, first)
+		was := NewRequest("k", "").Answered(sqltext.MySQL, first)
 		for _, a := range []AnswerStatement{{Prints: was}, {Prints: Prints{Fingerprint: was.Fingerprint}}} {
-			err := a.Differs(1, second, NewRequest("k", "").Answered(txlog.FlavorMySQL, second))
+			err := a.Differs(1, second, NewRequest("k", "").Answered(sqltext.MySQL, second))
 			if err == nil || !strings.HasSuffix(err.Error(), ": "+want) {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -54,13 +55,13 @@ func TestReceiptKeepsNothingThatRevealsValues(t *testing.T) {
 	digests := map[string]bool{}
 	for _, key := range []string{"a", "b"} {
 		r := NewRequest(key, "")
-		one := r.Answered(txlog.FlavorMySQL, s)
-		u := txlog.Unit{Receipt: "key", Fingerprint: r.Fingerprint(), Statements: []txlog.Statement{s}}
+		one := r.Answered(sqltext.MySQL, s)
+		u := entry.Unit{Receipt: "key", Fingerprint: r.Fingerprint(), Statements: []entry.Statement{s}}
 		stored := storedFingerprint(&u)
 		if len(u.Fingerprint) > 64 || strings.Contains(stored, r.secret) || strings.Contains(one.Fingerprint+one.Asked, r.secret) {
 			t.Errorf("%s holds its secret %s", stored, r.secret)
 		}
-		if printsIn(txlog.FlavorMySQL, &u, s) != one {
+		if printsIn(sqltext.MySQL, &u, s) != one {
 			t.Error("the job makes another fingerprint of the statement than the application")
 		}
 		digests[one.Fingerprint[digestSize:]], digests[stored], digests[one.Asked] = true, true, true
@@ -71,16 +72,16 @@ func TestReceiptKeepsNothingThatRevealsValues(t *testing.T) {
 }
 
 // unitOf is a unit under the key k.
-func unitOf(statements ...txlog.Statement) *txlog.Unit {
+func unitOf(statements ...entry.Statement) *entry.Unit {
 	r := NewRequest("k", "")
 	for _, s := range statements {
 		r.Add(s)
 	}
-	return &txlog.Unit{Receipt: "key", Fingerprint: r.Fingerprint(), Statements: statements}
+	return &entry.Unit{Receipt: "key", Fingerprint: r.Fingerprint(), Statements: statements}
 }
 
 // receiptOf is the receipt of u; an earlier version kept only the texts' prints.
-func receiptOf(t *testing.T, f txlog.Flavor, u *txlog.Unit, earlier bool) *Found {
+func receiptOf(t *testing.T, f sqltext.Flavor, u *entry.Unit, earlier bool) *Found {
 	t.Helper()
 	var a Answer
 	for _, s := range u.Statements {
@@ -101,10 +102,10 @@ func TestRequestIsWhatTheDatabaseIsAsked(t *testing.T) {
 	t.Parallel()
 	berlin := time.FixedZone("CET", 3600)
 	at := time.Date(2026, 11, 28, 13, 0, 0, 5, time.UTC)
-	all := []txlog.Flavor{txlog.FlavorMySQL, txlog.FlavorPostgres, txlog.FlavorSQLite}
+	all := []sqltext.Flavor{sqltext.MySQL, sqltext.Postgres, sqltext.SQLite}
 	for what, c := range map[string]struct {
 		one, other any
-		same       []txlog.Flavor
+		same       []sqltext.Flavor
 	}{
 		"integers of another width":   {int64(5), uint64(5), all},
 		"named integers":              {int32(5), 5, all},
@@ -113,11 +114,11 @@ func TestRequestIsWhatTheDatabaseIsAsked(t *testing.T) {
 		"a float for an integer":      {int64(5), 5.0, nil},
 		"floats of another width":     {float32(1.5), 1.5, all},
 		"floats that are not equal":   {float32(0.1), 0.1, nil},
-		"a number for a bool":         {true, int64(1), []txlog.Flavor{txlog.FlavorMySQL, txlog.FlavorSQLite}},
+		"a number for a bool":         {true, int64(1), []sqltext.Flavor{sqltext.MySQL, sqltext.SQLite}},
 		"the same moment":             {at, at.In(berlin), all},
 		"another moment":              {at, at.Add(1), nil},
-		"bytes for a text":            {"text", []byte("text"), []txlog.Flavor{txlog.FlavorMySQL, txlog.FlavorPostgres}},
-		"bytes with escapes":          {`\x41`, []byte(`\x41`), []txlog.Flavor{txlog.FlavorMySQL}},
+		"bytes for a text":            {"text", []byte("text"), []sqltext.Flavor{sqltext.MySQL, sqltext.Postgres}},
+		"bytes with escapes":          {`\x41`, []byte(`\x41`), []sqltext.Flavor{sqltext.MySQL}},
 		"a duration for a number":     {time.Duration(5), int64(5), nil},
 		"no value":                    {nil, "", nil},
 		"lists of another width":      {[]int64{1, 2}, []int32{1, 2}, all},
@@ -137,10 +138,10 @@ func TestRequestIsWhatTheDatabaseIsAsked(t *testing.T) {
 func TestReceiptOfAnEarlierVersionIsComparedItsWay(t *testing.T) {
 	t.Parallel()
 	u := unitOf(statement(t, "UPDATE t SET a = ? /*1*/", int64(1)), statement(t, "DELETE FROM t"))
-	if f := receiptOf(t, txlog.FlavorMySQL, u, true); !f.Of(u) || f.Of(unitOf(statement(t, "UPDATE t SET a = ? /*2*/", int64(1)), statement(t, "DELETE FROM t"))) {
+	if f := receiptOf(t, sqltext.MySQL, u, true); !f.Of(u) || f.Of(unitOf(statement(t, "UPDATE t SET a = ? /*2*/", int64(1)), statement(t, "DELETE FROM t"))) {
 		t.Error("a receipt without prints of what was asked is not compared by the texts alone")
 	}
-	if f := receiptOf(t, txlog.FlavorMySQL, u, false); !f.Of(u) || f.Of(unitOf(statement(t, "UPDATE t SET a = ?", int64(1)))) {
+	if f := receiptOf(t, sqltext.MySQL, u, false); !f.Of(u) || f.Of(unitOf(statement(t, "UPDATE t SET a = ?", int64(1)))) {
 		t.Error("a receipt is not compared by all of its statements")
 	}
 }

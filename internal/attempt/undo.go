@@ -7,16 +7,16 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
-// Undo compensates a part of a group, as (*txlog.Unit).Part returns it, in the session where it
+// Undo compensates a part of a group, as (*entry.Unit).Part returns it, in the session where it
 // was done. It inserts the receipt of the part's forward unit as void; then no attempt can apply
 // that unit. If the receipt exists, Undo makes it void and runs the part's statements, in one
 // local transaction. Err nil means that the part is compensated; Voided means that there was
 // nothing to run. Otherwise the outcome is the same as Apply's, and the caller may always repeat
 // Undo, because a void receipt means compensated. Undo waits for a forward attempt in flight.
-func Undo(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
+func Undo(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *entry.Unit, r Receipts) Outcome {
 	for range undoLooks {
 		out := Void(ctx, d, conn, part, r)
 		switch {
@@ -39,7 +39,7 @@ const undoLooks = 3
 var errOther = errors.New("bed: another attempt to compensate the part was faster")
 
 // undoApplied makes the receipt void and runs the part's statements.
-func undoApplied(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *txlog.Unit, r Receipts) Outcome {
+func undoApplied(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *entry.Unit, r Receipts) Outcome {
 	calls, err := callsOf(part)
 	if err != nil {
 		return Outcome{Class: dialect.Refused, Err: err}

@@ -15,10 +15,10 @@ import (
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 const patience = 20 * time.Second
@@ -30,7 +30,7 @@ type undoRig struct {
 	target delivery.Target
 	kept   attempt.Receipts
 	// forward is the part, undo undoes it.
-	forward, undo *txlog.Unit
+	forward, undo *entry.Unit
 }
 
 func newUndoRig(t *testing.T, db testdb.DB) *undoRig {
@@ -43,13 +43,13 @@ func newUndoRig(t *testing.T, db testdb.DB) *undoRig {
 	if err := attempt.EnsureReceipts(t.Context(), r.target.Dialect, conn, r.kept); err != nil {
 		t.Fatal(err)
 	}
-	group := txlog.NewID()
-	id := txlog.NewID()
-	r.forward = &txlog.Unit{ID: id, TransactionID: group, DataSource: "bank", Receipt: attempt.ReceiptID(r.target.Dialect, id),
-		Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = balance + 10 WHERE id = 1", Part: 1}}}
-	k := &txlog.Unit{ID: group, TransactionID: group, DataSource: "bank", Receipt: group,
-		Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = balance - 10 WHERE id = 1 AND balance >= 100", Required: txlog.Exactly(1), Part: 1}},
-		Undo:       &txlog.Undo{Parts: []txlog.Part{{Unit: id, Receipt: r.forward.Receipt, DataSource: "bank"}}}}
+	group := entry.NewID()
+	id := entry.NewID()
+	r.forward = &entry.Unit{ID: id, TransactionID: group, DataSource: "bank", Receipt: attempt.ReceiptID(r.target.Dialect, id),
+		Statements: []entry.Statement{{SQL: "UPDATE account SET balance = balance + 10 WHERE id = 1", Part: 1}}}
+	k := &entry.Unit{ID: group, TransactionID: group, DataSource: "bank", Receipt: group,
+		Statements: []entry.Statement{{SQL: "UPDATE account SET balance = balance - 10 WHERE id = 1 AND balance >= 100", Required: entry.Exactly(1), Part: 1}},
+		Undo:       &entry.Undo{Parts: []entry.Part{{Unit: id, Receipt: r.forward.Receipt, DataSource: "bank"}}}}
 	r.undo = k.Part(0)
 	return r
 }
@@ -300,7 +300,7 @@ func TestUndoGoesByReceiptsThatAreElsewhere(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, db testdb.DB) {
 		r := newUndoRig(t, db)
-		schema := "bed_undo_" + strings.ReplaceAll(txlog.NewID(), "-", "_")
+		schema := "bed_undo_" + strings.ReplaceAll(entry.NewID(), "-", "_")
 		t.Cleanup(func() {
 			drop := testdb.By[string]{MySQL: "DROP SCHEMA " + schema, Postgres: "DROP SCHEMA " + schema + " CASCADE", SQLite: ""}.For(db.Driver)
 			if _, err := r.pool.ExecContext(context.Background(), drop); err != nil {

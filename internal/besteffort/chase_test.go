@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -17,7 +18,7 @@ import (
 // the lease decides whose removal it was.
 type deafened struct{ *journaled }
 
-func (s deafened) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s deafened) Remove(ctx context.Context, units ...*entry.Unit) error {
 	err := s.journaled.Remove(ctx, units...)
 	if errors.Is(err, txlog.ErrLeaseLost) && time.Now().Before(units[0].Lease.Deadline) {
 		return nil
@@ -81,7 +82,7 @@ func TestDoubtfulEntryIsSoughtAfterClose(t *testing.T) {
 // panicking is a log with a panicking driver.
 type panicking struct{ *journaled }
 
-func (panicking) Add(context.Context, time.Duration, ...*txlog.Unit) error { panic("log") }
+func (panicking) Add(context.Context, time.Duration, ...*entry.Unit) error { panic("log") }
 
 func TestLogPanicLeavesTheWriteUnlogged(t *testing.T) {
 	t.Parallel()

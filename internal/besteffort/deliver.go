@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
@@ -156,7 +157,7 @@ func (d *Deliverer) conclude(ctx context.Context, w *InFlight) (err error) {
 func (d *Deliverer) log(ctx context.Context, ws ...*InFlight) (errs []error) {
 	units := ws[0].alone[:]
 	if len(ws) > 1 {
-		units = make([]*txlog.Unit, len(ws))
+		units = make([]*entry.Unit, len(ws))
 	}
 	for i, w := range ws {
 		w.take(write)
@@ -198,7 +199,7 @@ func (d *Deliverer) log(ctx context.Context, ws ...*InFlight) (errs []error) {
 // isThere looks the units up in the log, while the caller waits, after an Add without an answer.
 // It renews the leases if all entries are there. An INSERT of theirs may still be on its way.
 func (d *Deliverer) isThere(ctx context.Context, ws ...*InFlight) bool {
-	units := make([]*txlog.Unit, len(ws))
+	units := make([]*entry.Unit, len(ws))
 	for i, w := range ws {
 		if units[i] = w.Unit; w.Strict {
 			return false
@@ -239,7 +240,7 @@ func (d *Deliverer) try(ctx context.Context, w *InFlight) {
 		if out.Class == dialect.Unclassified {
 			d.reports.unclassified(w)
 		}
-		w.failed = append(w.failed, txlog.Attempt{At: time.Now(), Origin: w.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})
+		w.failed = append(w.failed, journal.Attempt{At: time.Now(), Origin: w.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})
 	}
 	if w.heard != nil {
 		d.reports.tried(w, begun)

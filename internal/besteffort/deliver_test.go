@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -40,12 +41,12 @@ type asked struct {
 	deadlines []time.Time
 }
 
-func (s *asked) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *asked) Remove(ctx context.Context, units ...*entry.Unit) error {
 	s.deadlines = append(s.deadlines, units[0].Lease.Deadline)
 	return s.Memory.Remove(ctx, units...)
 }
 
-func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+func (s *asked) Release(ctx context.Context, u *entry.Unit, v entry.Verdict) error {
 	s.deadlines = append(s.deadlines, u.Lease.Deadline)
 	return s.Memory.Release(ctx, u, v)
 }
@@ -72,9 +73,9 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 					Dialect: &dialect.Dialect{}, Logger: quiet,
 				})
 				defer e.Close(context.Background())
-				id := txlog.NewID()
-				d := &InFlight{Unit: &txlog.Unit{
-					ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
+				id := entry.NewID()
+				d := &InFlight{Unit: &entry.Unit{
+					ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}},
 				}}
 				d.Attempts = funcs{first: func() attempt.Outcome {
 					<-time.After(time.Until(d.Unit.Lease.Deadline)) // it takes longer than the lease
@@ -95,7 +96,7 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 // overtaken is a log with a unit claimed by the job.
 type overtaken struct{ *txlog.Memory }
 
-func (overtaken) Remove(context.Context, ...*txlog.Unit) error { return txlog.ErrLeaseLost }
+func (overtaken) Remove(context.Context, ...*entry.Unit) error { return txlog.ErrLeaseLost }
 
 // A writer slower than the job has no refusal: the database's answer was about the race.
 func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
@@ -106,9 +107,9 @@ func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
 	defer func() { _ = storage.Memory.Close() }()
 	for class, refused := range map[dialect.Class]bool{dialect.Contention: false, dialect.Retryable: false, dialect.Refused: true} {
 		e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: time.Second, RetryInitial: time.Millisecond, Dialect: &dialect.Dialect{}, Logger: quiet})
-		id := txlog.NewID()
+		id := entry.NewID()
 		d := &InFlight{
-			Unit:   &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+			Unit:   &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}},
 			Policy: Policy{AnswerIsFinal: true},
 			Attempts: funcs{first: func() attempt.Outcome {
 				return attempt.Outcome{Err: errors.New("deadlock"), Class: class, OnReceipt: !refused}
@@ -126,7 +127,7 @@ func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
 // silent is a log that stops answering after the write was logged.
 type silent struct{ *txlog.Memory }
 
-func (silent) Remove(ctx context.Context, _ ...*txlog.Unit) error {
+func (silent) Remove(ctx context.Context, _ ...*entry.Unit) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -141,9 +142,9 @@ func TestSilentLogDoesNotDelayADeliveredWrite(t *testing.T) {
 		Storage: storage, Lease: time.Minute, LogTimeout: 20 * time.Millisecond, RetryInitial: time.Millisecond,
 		Dialect: &dialect.Dialect{}, Logger: quiet,
 	})
-	id := txlog.NewID()
+	id := entry.NewID()
 	d := &InFlight{
-		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+		Unit:     &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}},
 		Attempts: funcs{},
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -162,7 +163,7 @@ func TestSilentLogDoesNotDelayADeliveredWrite(t *testing.T) {
 // repeating is a log that repeats its writes.
 type repeating struct{ *txlog.Memory }
 
-func (r repeating) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (r repeating) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	err := r.Memory.Add(ctx, lease, units...)
 	for _, u := range units {
 		u.AddRepeated = true
@@ -181,9 +182,9 @@ func TestReceiptStaysWhileItsEntryMayComeBack(t *testing.T) {
 			erased := ""
 			e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond,
 				Dialect: &dialect.Dialect{}, Erase: func(_ context.Context, _ removal.Session, receipts []string) { erased = receipts[0] }})
-			id := txlog.NewID()
+			id := entry.NewID()
 			d := &InFlight{
-				Unit:     &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Unit:     &entry.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{},
 			}
 			if err := e.Deliver(context.Background(), d); err != nil {
@@ -212,9 +213,9 @@ func TestRefusalIsReturnedIfLateEntriesAreHarmless(t *testing.T) {
 				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 10 * time.Second, Dialect: &dialect.Dialect{}, Logger: quiet,
 			})
 			defer e.Close(context.Background())
-			id, refusal, voided := txlog.NewID(), errors.New("no"), 0
+			id, refusal, voided := entry.NewID(), errors.New("no"), 0
 			d := &InFlight{
-				Unit: &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Unit: &entry.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{
 					first: func() attempt.Outcome { return attempt.Outcome{Err: refusal, Class: dialect.Refused} },
 					void: func() attempt.Outcome {
@@ -242,7 +243,7 @@ type unconfirmed struct {
 	answers []error
 }
 
-func (s *unconfirmed) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *unconfirmed) Remove(ctx context.Context, units ...*entry.Unit) error {
 	err := s.Memory.Remove(ctx, units...)
 	if len(s.answers) > 0 {
 		err, s.answers = s.answers[0], s.answers[1:]
@@ -298,7 +299,7 @@ type leaving struct {
 	leave func()
 }
 
-func (s *leaving) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *leaving) Remove(ctx context.Context, units ...*entry.Unit) error {
 	err := s.unconfirmed.Remove(ctx, units...)
 	s.leave()
 	return err
@@ -307,7 +308,7 @@ func (s *leaving) Remove(ctx context.Context, units ...*txlog.Unit) error {
 // unreleased is a log that loses the answers to reports on units.
 type unreleased struct{ *txlog.Memory }
 
-func (s unreleased) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+func (s unreleased) Release(ctx context.Context, u *entry.Unit, v entry.Verdict) error {
 	return errors.Join(txlog.ErrUnconfirmed, s.Memory.Release(ctx, u, v))
 }
 
@@ -384,7 +385,7 @@ func TestOnlyItsReceiptReportsKeyedRequestUnapplied(t *testing.T) {
 // unrenewed is a log without renewals.
 type unrenewed struct{ *txlog.Memory }
 
-func (unrenewed) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (unrenewed) Renew(context.Context, time.Duration, ...*entry.Unit) ([]*entry.Unit, error) {
 	return nil, errNoLog
 }
 

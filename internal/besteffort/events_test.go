@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -20,7 +21,7 @@ type full struct{ *txlog.Memory }
 
 var errFull = errors.New("the log is full")
 
-func (full) Add(context.Context, time.Duration, ...*txlog.Unit) error { return errFull }
+func (full) Add(context.Context, time.Duration, ...*entry.Unit) error { return errFull }
 
 func TestListenersHearTheCallersAnswerOnce(t *testing.T) {
 	t.Parallel()
@@ -61,10 +62,10 @@ func TestListenersHearTheCallersAnswerOnce(t *testing.T) {
 				SyncMaxDeliveryTryTimes: 2, RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: time.Minute,
 				Lease: time.Minute, LogTimeout: time.Second,
 			})
-			id := txlog.NewID()
+			id := entry.NewID()
 			tries := 0
 			d := &InFlight{
-				Unit: &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Unit: &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{first: func() attempt.Outcome {
 					out := c.outcomes[min(tries, len(c.outcomes)-1)]
 					tries++

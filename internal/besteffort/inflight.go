@@ -8,6 +8,8 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
@@ -84,7 +86,7 @@ type Policy struct {
 
 // InFlight is one unit on its way. It belongs to one goroutine.
 type InFlight struct {
-	Unit     *txlog.Unit
+	Unit     *entry.Unit
 	Attempts Attempts
 	Policy
 	// Deadline is the deadline of the first attempt, if an earlier step used up a part of
@@ -99,11 +101,11 @@ type InFlight struct {
 	// hung means that AttemptTimeout cut off the last attempt. The call tries no more.
 	hung bool
 	// failed are the failed attempts. They go with the unit to its next owner.
-	failed []txlog.Attempt
+	failed []journal.Attempt
 	// unwritten is why its entry could not be written, or is in doubt.
 	unwritten error
 	lease     *lease.Kept
-	alone     [1]*txlog.Unit // Unit, for a write to the log
+	alone     [1]*entry.Unit // Unit, for a write to the log
 	removal   removal.Unit   // the same for its removal
 	heard     *heard         // nil: no listener hears of the unit
 }

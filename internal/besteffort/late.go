@@ -9,6 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
@@ -137,7 +138,7 @@ func (d *Deliverer) decideUnlogged(ctx context.Context, w *InFlight) error {
 // the delivery, because the caller may be gone before it ends.
 type adding struct {
 	done     chan struct{}
-	alone    [1]*txlog.Unit
+	alone    [1]*entry.Unit
 	err      error
 	lease    *lease.Kept
 	took     time.Duration
@@ -148,7 +149,7 @@ type adding struct {
 // context may end, but a sent write must be logged.
 func (d *Deliverer) addBeside(ctx context.Context, w *InFlight) *adding {
 	w.take(write)
-	a := &adding{done: make(chan struct{}), alone: [1]*txlog.Unit{w.Unit}}
+	a := &adding{done: make(chan struct{}), alone: [1]*entry.Unit{w.Unit}}
 	go func() {
 		defer close(a.done)
 		defer func() { a.panicked = recover() }()

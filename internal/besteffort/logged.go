@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -64,7 +65,7 @@ func (d *Deliverer) KeepUntaken(w *InFlight, until time.Time) {
 }
 
 // Resume makes a unit of an entry that is in the log and leased, for Release or Remove.
-func (d *Deliverer) Resume(u *txlog.Unit) *InFlight {
+func (d *Deliverer) Resume(u *entry.Unit) *InFlight {
 	return &InFlight{Unit: u, lease: d.leases.Keep(u), course: course{state: logged}}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -36,7 +37,7 @@ func (s *journaled) note(what string) {
 	s.journal = append(s.journal, what)
 }
 
-func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	s.note("add")
 	select {
 	case <-time.After(s.takes):
@@ -51,7 +52,7 @@ func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*txlo
 	}
 	if s.arrives > 0 {
 		late := *units[0]
-		late.Lease.Token = txlog.NewID()
+		late.Lease.Token = entry.NewID()
 		units[0].Lease.Token = late.Lease.Token
 		time.AfterFunc(s.arrives, func() {
 			if err := s.Memory.Add(context.Background(), lease, &late); err != nil {
@@ -64,7 +65,7 @@ func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*txlo
 	return s.fails
 }
 
-func (s *journaled) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *journaled) Remove(ctx context.Context, units ...*entry.Unit) error {
 	err := s.Memory.Remove(ctx, units...)
 	if err == nil {
 		s.note("removed")
@@ -93,7 +94,7 @@ func (s *journaled) wantRemoved(t *testing.T) {
 	}
 }
 
-func (s *journaled) units(t *testing.T) []*txlog.Unit {
+func (s *journaled) units(t *testing.T) []*entry.Unit {
 	t.Helper()
 	units, err := s.List(context.Background(), txlog.Filter{})
 	if err != nil {
@@ -116,9 +117,9 @@ func loggingDeliverer(s txlog.Storage, change ...func(*Config)) *Deliverer {
 }
 
 func aWrite(l Logging, first func() attempt.Outcome) *InFlight {
-	id := txlog.NewID()
+	id := entry.NewID()
 	return &InFlight{
-		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+		Unit:     &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}},
 		Attempts: funcs{first: first}, Policy: Policy{Logging: l},
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -235,7 +236,7 @@ func TestLeaseAlongsideOutlastsItsWrite(t *testing.T) {
 		d := aWrite(LogAlongside, nil)
 		d.Attempts = funcs{first: func() attempt.Outcome {
 			time.Sleep(5 * time.Minute)
-			if claimed, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Second}); len(claimed) != 0 || err != nil {
+			if claimed, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Second}); len(claimed) != 0 || err != nil {
 				t.Errorf("a job could claim it: %v, %v", claimed, err)
 			}
 			return attempt.Outcome{}

@@ -6,9 +6,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
 )
 
 // reports inform listeners and operators about the units.
@@ -69,12 +69,12 @@ func (d *Deliverer) Parked(w *InFlight) {
 	}
 }
 
-func (r *reports) logger(u *txlog.Unit) *logrus.Entry {
+func (r *reports) logger(u *entry.Unit) *logrus.Entry {
 	return r.cfg.Logger.WithFields(logrus.Fields{"entry": u.ID, "data_source": u.DataSource})
 }
 
 // warn logs a warning that may concern very many writes. Such warnings are summed up.
-func (r *reports) warn(u *txlog.Unit, err any, message string) {
+func (r *reports) warn(u *entry.Unit, err any, message string) {
 	entry := r.logger(u)
 	if err != nil {
 		entry = entry.WithField("error", err)
@@ -94,7 +94,7 @@ func (r *reports) notRemoved(units []*removal.Unit, err error, repeated bool) {
 }
 
 // jobWill describes the job's action on a delivered unit with an entry.
-func jobWill(u *txlog.Unit) string {
+func jobWill(u *entry.Unit) string {
 	if u.Receipt != "" {
 		return "see by its receipt that nothing is left to do"
 	}

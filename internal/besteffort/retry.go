@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
@@ -107,7 +108,7 @@ func (d *Deliverer) handOver(ctx context.Context, w *InFlight) error {
 		return w.Pending(fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, w.Outcome.Err))
 	}
 	// The job need not wait for the end of the lease. If the report fails, the lease runs out.
-	_ = d.Release(ctx, w, txlog.Verdict{InDoubt: w.doubt == inDoubt, Contended: w.Outcome.Class == dialect.Contention, Err: w.Outcome.Err.Error()})
+	_ = d.Release(ctx, w, entry.Verdict{InDoubt: w.doubt == inDoubt, Contended: w.Outcome.Class == dialect.Contention, Err: w.Outcome.Err.Error()})
 	d.reports.warn(w.Unit, d.Dialect.Describe(w.Outcome.Err), "bed: the write is left to the job")
 	return w.Pending(w.Outcome.Err)
 }
@@ -134,7 +135,7 @@ func (d *Deliverer) refused(ctx context.Context, w *InFlight) error {
 		return w.answer()
 	case w.parks():
 		w.take(leave)
-		if err := d.Release(ctx, w, txlog.Verdict{Park: true, Err: w.Outcome.Err.Error()}); err != nil {
+		if err := d.Release(ctx, w, entry.Verdict{Park: true, Err: w.Outcome.Err.Error()}); err != nil {
 			p := w.Pending(w.Outcome.Err)
 			p.Parking = true
 			return p
@@ -187,7 +188,7 @@ func (d *Deliverer) StillThere(ctx context.Context, w *InFlight, unremoved error
 // park leaves the unit for an operator.
 func (d *Deliverer) park(ctx context.Context, w *InFlight, cause error) error {
 	w.take(leave)
-	err := d.Release(ctx, w, txlog.Verdict{Park: true, InDoubt: w.doubt == inDoubt, Err: cause.Error()})
+	err := d.Release(ctx, w, entry.Verdict{Park: true, InDoubt: w.doubt == inDoubt, Err: cause.Error()})
 	pending := w.Pending(cause)
 	pending.Parked, pending.Parking = err == nil, err != nil
 	if err == nil {
@@ -206,7 +207,7 @@ func (d *Deliverer) Refuse(ctx context.Context, w *InFlight) error {
 
 // Release gives the unit up with a verdict, on a context of its own, because the caller's context
 // may be the reason. If it fails, the lease runs out, and the job treats the unit as in doubt.
-func (d *Deliverer) Release(ctx context.Context, w *InFlight, v txlog.Verdict) error {
+func (d *Deliverer) Release(ctx context.Context, w *InFlight, v entry.Verdict) error {
 	ctx, cancel := d.Own(ctx)
 	defer cancel()
 	w.lease.Refresh()

@@ -17,7 +17,6 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Message is a message to publish.
@@ -207,7 +206,7 @@ func Target(dataSource string, dial func(context.Context) (Conn, error)) deliver
 }
 
 var messageDialect = &dialect.Dialect{
-	Name: "message", Flavor: txlog.FlavorMessages,
+	Name: "message", Flavor: sqltext.Messages,
 	Classify: func(err error) dialect.Class {
 		if errors.Is(err, driver.ErrBadConn) {
 			return dialect.Unreachable

@@ -5,8 +5,8 @@ import (
 	"database/sql/driver"
 	"strings"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // TxState is the state of a local transaction after an error.
@@ -52,7 +52,7 @@ type Dialect struct {
 	// Name is the kind's name in configurations: "mysql", "postgres", "sqlite".
 	Name string
 	// Flavor is its SQL dialect.
-	Flavor txlog.Flavor
+	Flavor sqltext.Flavor
 	// Classify classifies err (not nil, as returned by the driver) for a statement on a live
 	// connection. Default: by SQLSTATE if the error has one, else Unknown.
 	Classify func(err error) Class
@@ -77,7 +77,7 @@ type Dialect struct {
 	Readable func(query string, args []driver.NamedValue) error
 	// Storable turns a parameter for the driver into a value for the log with the same meaning
 	// on replay. Its error explains why that is impossible. It returns values unchanged that
-	// the log keeps as they are (see txlog.EncodeParams). It is not called for nil, a bool, an
+	// the log keeps as they are (see entry.EncodeParams). It is not called for nil, a bool, an
 	// int64, a float64, a string and non-nil bytes. Default: all values unchanged.
 	Storable func(v any) (any, error)
 	// Sendable returns the index and the error of an argument that the driver can never send in
@@ -165,7 +165,7 @@ type Call struct {
 	// Required is the required number of changed rows; otherwise a RowsError rolls back the
 	// whole attempt. Atomic and CommitWith must not handle it if they cannot check it before
 	// the COMMIT.
-	Required txlog.Requirement
+	Required entry.Requirement
 }
 
 // Facts are the properties of a session at its dial. They do not include later changes by

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 var (
@@ -32,15 +32,15 @@ type RowsError struct {
 
 // Unmet returns the error of a write that changed got rows and missed r; got is -1 for an
 // unknown number.
-func Unmet(r txlog.Requirement, got int64) error {
+func Unmet(r entry.Requirement, got int64) error {
 	n, more := r.Rows()
 	return &RowsError{Want: n, AtLeast: more, Got: got}
 }
 
 func (e *RowsError) Error() string {
-	required := txlog.Exactly(e.Want)
+	required := entry.Exactly(e.Want)
 	if e.AtLeast {
-		required = txlog.AtLeast(e.Want)
+		required = entry.AtLeast(e.Want)
 	}
 	if e.Got < 0 {
 		return fmt.Sprintf("bed: the write is refused: required %v, and the driver does not say how many it changed (a write without RETURNING must be sent by Exec)", required)

@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
@@ -29,10 +30,10 @@ type Group struct {
 	Open bool
 	// Compensating means that others have found the group being compensated.
 	Compensating bool
-	// Undo compensates a part (txlog.Unit.Part), on a connection to its data source. Look reads
+	// Undo compensates a part (entry.Unit.Part), on a connection to its data source. Look reads
 	// its receipt there. It returns Found or Voided, neither if there is no receipt, or both if
 	// the part was applied before it was voided.
-	Undo, Look func(ctx context.Context, part *txlog.Unit) attempt.Outcome
+	Undo, Look func(ctx context.Context, part *entry.Unit) attempt.Outcome
 
 	// Kept are the data sources, possibly repeated, with applied parts that the compensation does
 	// not cover.
@@ -73,7 +74,7 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 				d.Remove(ctx, w)
 			}
 		}
-		switch v := (txlog.Verdict{DataSource: reached}); {
+		switch v := (entry.Verdict{DataSource: reached}); {
 		case g.Compensation.Lease() != nil:
 			_ = d.Release(ctx, g.Compensation, v)
 		case reached != "": // nobody has leased it, unless a job is looking at it
@@ -97,7 +98,7 @@ func (g *Group) complete(ctx context.Context) error {
 	d := g.Deliverer
 	ctx, cancel := d.Own(ctx)
 	defer cancel()
-	units := make([]*txlog.Unit, len(g.Parts))
+	units := make([]*entry.Unit, len(g.Parts))
 	for i, w := range g.Parts {
 		w.Lease().Refresh()
 		units[i] = w.Unit
@@ -188,7 +189,7 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 		}
 		p := w.Pending(fmt.Errorf("%w; it is to be compensated at %s: %w", cause, part.DataSource, w.Outcome.Err))
 		p.DataSource, p.Compensating = part.DataSource, true
-		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: w.Outcome.Maybe(), Err: w.Outcome.Err.Error(), Park: w.Outcome.Class == dialect.Refused || w.Outcome.Class == dialect.Duplicate}
+		v := entry.Verdict{DataSource: part.DataSource, InDoubt: w.Outcome.Maybe(), Err: w.Outcome.Err.Error(), Park: w.Outcome.Class == dialect.Refused || w.Outcome.Class == dialect.Duplicate}
 		if err := d.Release(ctx, w, v); err == nil && v.Park {
 			p.Parked = true
 			d.Parked(w)
@@ -200,7 +201,7 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 }
 
 // undo tries to undo a part until it is undone, refused, or its retries are used up.
-func (g *Group) undo(ctx context.Context, w *besteffort.InFlight, part *txlog.Unit) (out attempt.Outcome) {
+func (g *Group) undo(ctx context.Context, w *besteffort.InFlight, part *entry.Unit) (out attempt.Outcome) {
 	d := g.Deliverer
 	retries, cancel := context.WithTimeout(ctx, d.RetryTimeout)
 	defer cancel()
@@ -223,14 +224,14 @@ func (g *Group) undo(ctx context.Context, w *besteffort.InFlight, part *txlog.Un
 }
 
 // found reports whether the receipt of a part is there.
-func (g *Group) found(ctx context.Context, part *txlog.Unit) bool {
+func (g *Group) found(ctx context.Context, part *entry.Unit) bool {
 	ctx, cancel := g.Deliverer.Own(ctx)
 	defer cancel()
 	return g.Look(ctx, part).Found
 }
 
 // compensated is the answer for a group that was compensated, here or by others.
-func (g *Group) compensated(ctx context.Context, k *txlog.Unit, cause error) error {
+func (g *Group) compensated(ctx context.Context, k *entry.Unit, cause error) error {
 	for i, p := range k.Undo.Parts {
 		applied := func(w *besteffort.InFlight) bool { return w.Unit.ID == p.Unit && w.Held() && w.Outcome.Err == nil }
 		part := k.Part(i)

@@ -9,6 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -18,7 +19,7 @@ import (
 // units. nil means that nothing was removed, and the caller must park the units.
 func Refuse(ctx context.Context, d *besteffort.Deliverer, refused, unsent []*besteffort.InFlight) (errs []error) {
 	all := slices.Concat(refused, unsent)
-	units := make([]*txlog.Unit, len(all))
+	units := make([]*entry.Unit, len(all))
 	for i, w := range all {
 		if w.Lease().Lost() || w.Unit.Behind != "" || w.Unit.AddRepeated { // the entries may come back, or be another's
 			return nil
@@ -28,7 +29,7 @@ func Refuse(ctx context.Context, d *besteffort.Deliverer, refused, unsent []*bes
 	}
 	own, cancel := d.Own(ctx)
 	defer cancel()
-	var lost *txlog.LeaseLostError
+	var lost *entry.LeaseLostError
 	err := d.Storage.Remove(own, units...)
 	if err != nil && !errors.As(err, &lost) && !errors.Is(err, txlog.ErrInDoubt) {
 		return nil

@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Somebody holds the table of attempts: a unit is given up all the same, and soon.
@@ -26,7 +27,7 @@ func TestLockedOperatorTableChangesNoOutcome(t *testing.T) {
 			_, err = conn.ExecContext(t.Context(), lock)
 			must(t, err)
 			began := time.Now()
-			must(t, s.Release(t.Context(), u, txlog.Verdict{Err: "no", Park: true, Attempts: []txlog.Attempt{{At: began, Err: "no"}}}))
+			must(t, s.Release(t.Context(), u, entry.Verdict{Err: "no", Park: true, Attempts: []journal.Attempt{{At: began, Err: "no"}}}))
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("it took %v to give a unit up", took)
 			}

@@ -11,6 +11,7 @@ import (
 	_ "github.com/bedsql/bed/bedsql/mysql"    // the log's backends
 	_ "github.com/bedsql/bed/bedsql/postgres" // …
 	_ "github.com/bedsql/bed/bedsql/sqlite"   // …
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -31,9 +32,9 @@ func open(t *testing.T, db testdb.DB, opts ...txlog.Option) *txlog.SQLStorage {
 	return s
 }
 
-func unit() *txlog.Unit {
-	id := txlog.NewID()
-	return &txlog.Unit{ID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}}
+func unit() *entry.Unit {
+	id := entry.NewID()
+	return &entry.Unit{ID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}}
 }
 
 func TestFailedAttemptsAreKeptWithTheirEntry(t *testing.T) {
@@ -43,7 +44,7 @@ func TestFailedAttemptsAreKeptWithTheirEntry(t *testing.T) {
 		u := unit()
 		must(t, s.Add(t.Context(), time.Minute, u))
 		now := time.Now()
-		must(t, s.Release(t.Context(), u, txlog.Verdict{Err: "no", Attempts: []txlog.Attempt{
+		must(t, s.Release(t.Context(), u, entry.Verdict{Err: "no", Attempts: []journal.Attempt{
 			{At: now.Add(-time.Hour), Origin: "caller", Class: "unknown", Err: "it broke\x00 \xff"},
 			{At: now, Origin: "sync retry", Class: "retryable", Err: strings.Repeat("ä", 10_000)},
 		}}))
@@ -82,7 +83,7 @@ func TestWritesDoNotDependOnOperatorTables(t *testing.T) {
 			tally := s.Journal().Tally("orders")
 			tally.Count(journal.Pending, 1)
 			must(t, s.Add(t.Context(), time.Minute, u, v))
-			must(t, s.Release(t.Context(), u, txlog.Verdict{Attempts: []txlog.Attempt{{Err: "no"}}}))
+			must(t, s.Release(t.Context(), u, entry.Verdict{Attempts: []journal.Attempt{{Err: "no"}}}))
 			must(t, s.Remove(t.Context(), v))
 			_ = s.Journal().Flush(t.Context())
 			_ = s.Journal().Purge(t.Context())
@@ -135,7 +136,7 @@ func TestMissingRightsOnOperatorTablesStopNoWrite(t *testing.T) {
 	}
 	u := unit()
 	must(t, s.Add(t.Context(), time.Minute, u))
-	must(t, s.Release(t.Context(), u, txlog.Verdict{Attempts: []txlog.Attempt{{Err: "no"}}}))
+	must(t, s.Release(t.Context(), u, entry.Verdict{Attempts: []journal.Attempt{{Err: "no"}}}))
 	if off := s.Journal().Off(); off[journal.Attempts] == nil {
 		t.Errorf("off are %v, want the attempts too", off)
 	}
@@ -307,7 +308,7 @@ func TestOldRecordsArePurgedAndNeededOnesStay(t *testing.T) {
 		j, old := s.Journal(), time.Now().Add(-8*24*time.Hour)
 		there, gone := unit(), unit()
 		must(t, s.Add(t.Context(), time.Minute, there))
-		for _, u := range []*txlog.Unit{there, gone} {
+		for _, u := range []*entry.Unit{there, gone} {
 			must(t, j.AddAttempts(t.Context(), u.ID, []journal.Attempt{{At: old, Err: "old"}, {At: time.Now(), Err: "new"}}))
 		}
 		j.Tally("orders").Count(journal.AtOnce, 1)
@@ -317,7 +318,7 @@ func TestOldRecordsArePurgedAndNeededOnesStay(t *testing.T) {
 		must(t, j.Beat(t.Context(), "gone", "gone", -25*time.Hour))
 		must(t, j.Beat(t.Context(), "there", "there", time.Hour))
 		must(t, j.Purge(t.Context()))
-		for u, want := range map[*txlog.Unit]int{there: 2, gone: 1} {
+		for u, want := range map[*entry.Unit]int{there: 2, gone: 1} {
 			if all, err := j.ReadAttempts(t.Context(), u.ID, 10); err != nil || len(all) != want {
 				t.Errorf("%d attempts are left, %v, want %d", len(all), err, want)
 			}

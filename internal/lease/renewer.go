@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -26,7 +27,7 @@ type Renewer struct {
 // Kept is the lease of a unit while it is renewed.
 type Kept struct {
 	renewer  *Renewer
-	unit     *txlog.Unit
+	unit     *entry.Unit
 	deadline time.Time
 	lost     bool
 	// untaken is set before the log knows of a lease; the unit's deadline then stays zero. The
@@ -56,7 +57,7 @@ func NewRenewer(s txlog.Storage, lease time.Duration) *Renewer {
 // Keep keeps the lease of u from running out until it is released. The caller must own u
 // under u.Lease. Until then u's ID, TransactionID, DataSource, Lease and Statements must not
 // be written. A unit is kept once at a time.
-func (r *Renewer) Keep(u *txlog.Unit) *Kept {
+func (r *Renewer) Keep(u *entry.Unit) *Kept {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := &Kept{renewer: r, unit: u, deadline: u.Lease.Deadline, prev: r.ring.prev, next: &r.ring}
@@ -71,7 +72,7 @@ func (r *Renewer) Keep(u *txlog.Unit) *Kept {
 // KeepUntaken is Keep for a unit that belongs to its token without a lease: until the first
 // renewal, which takes one, any claimer may take the unit. It counts as lost after the time
 // until, unless it is renewed before.
-func (r *Renewer) KeepUntaken(u *txlog.Unit, until time.Time) *Kept {
+func (r *Renewer) KeepUntaken(u *entry.Unit, until time.Time) *Kept {
 	u.Lease.Deadline = until
 	k := r.Keep(u)
 	r.mu.Lock()
@@ -112,7 +113,7 @@ func (k *Kept) Lost() bool {
 	}
 	k.renewer.mu.Lock()
 	defer k.renewer.mu.Unlock()
-	k.lost = k.lost || txlog.Lease{Deadline: k.deadline}.Over()
+	k.lost = k.lost || entry.Lease{Deadline: k.deadline}.Over()
 	return k.lost
 }
 
@@ -153,13 +154,13 @@ func (r *Renewer) renew() {
 
 // due returns the leases with less than two thirds left, and copies for the store to write
 // to.
-func (r *Renewer) due() (due []*Kept, shadows []*txlog.Unit, ctx context.Context, cancel context.CancelFunc) {
+func (r *Renewer) due() (due []*Kept, shadows []*entry.Unit, ctx context.Context, cancel context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k := r.ring.next; k != &r.ring; k = k.next {
 		// After the deadline the unit may still be free, but its owner may already know that it is
 		// lost.
-		k.lost = k.lost || txlog.Lease{Deadline: k.deadline}.Over()
+		k.lost = k.lost || entry.Lease{Deadline: k.deadline}.Over()
 		if !k.lost && time.Until(k.deadline) <= r.lease*2/3 {
 			due = append(due, k)
 			shadows = append(shadows, k.shadow())
@@ -174,18 +175,18 @@ func (r *Renewer) due() (due []*Kept, shadows []*txlog.Unit, ctx context.Context
 
 // shadow returns a copy of the unit for the store to write to, so that the unit itself stays
 // its owner's alone.
-func (k *Kept) shadow() *txlog.Unit {
+func (k *Kept) shadow() *entry.Unit {
 	u := k.unit
-	return &txlog.Unit{
+	return &entry.Unit{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, Statements: u.Statements,
-		Lease: txlog.Lease{Token: u.Lease.Token, Deadline: k.deadline},
+		Lease: entry.Lease{Token: u.Lease.Token, Deadline: k.deadline},
 	}
 }
 
 // renewed applies the store's answer. After an error the store may have moved the deadlines
 // of some.
-func (r *Renewer) renewed(due []*Kept, shadows, lost []*txlog.Unit) {
-	gone := make(map[*txlog.Unit]bool, len(lost))
+func (r *Renewer) renewed(due []*Kept, shadows, lost []*entry.Unit) {
+	gone := make(map[*entry.Unit]bool, len(lost))
 	for _, u := range lost {
 		gone[u] = true
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -19,7 +20,7 @@ type counting struct {
 	fail  func(ctx context.Context) error
 }
 
-func (c *counting) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (c *counting) Renew(ctx context.Context, lease time.Duration, units ...*entry.Unit) ([]*entry.Unit, error) {
 	c.mu.Lock()
 	var ids []string
 	for _, u := range units {
@@ -42,13 +43,13 @@ func (c *counting) renewals() int {
 	return len(c.calls)
 }
 
-func unit() *txlog.Unit {
-	return &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+func unit() *entry.Unit {
+	return &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
 }
 
 const keepFor = time.Minute
 
-func add(t *testing.T, s txlog.Storage) *txlog.Unit {
+func add(t *testing.T, s txlog.Storage) *entry.Unit {
 	t.Helper()
 	u := unit()
 	if err := s.Add(t.Context(), keepFor, u); err != nil {
@@ -69,7 +70,7 @@ func TestHeldUnitKeepsItsLease(t *testing.T) {
 			if keptA.Lost() || keptB.Lost() {
 				t.Fatal("a held unit was lost")
 			}
-			claimed, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: keepFor})
+			claimed, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: keepFor})
 			if err != nil || len(claimed) != 0 {
 				t.Fatalf("claimed %d held units, %v", len(claimed), err)
 			}
@@ -262,7 +263,7 @@ func BenchmarkKeepAndRelease(b *testing.B) {
 	s := txlog.NewMemory()
 	r := NewRenewer(s, time.Minute)
 	u := unit()
-	u.Lease = txlog.Lease{Token: "t", Deadline: time.Now().Add(time.Minute)}
+	u.Lease = entry.Lease{Token: "t", Deadline: time.Now().Add(time.Minute)}
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Keep(u).Release()
@@ -270,7 +271,7 @@ func BenchmarkKeepAndRelease(b *testing.B) {
 }
 
 // untaken returns a unit that its token owns without a known lease.
-func untaken(t *testing.T, s txlog.Storage) *txlog.Unit {
+func untaken(t *testing.T, s txlog.Storage) *entry.Unit {
 	t.Helper()
 	u := add(t, s)
 	u.Lease.Deadline = time.Time{}

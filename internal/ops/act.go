@@ -8,9 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/safetext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Action is a decision about entries or data sources, or another act in the audit.
@@ -65,7 +65,7 @@ func (by By) record(a Action, what string, units int) journal.Record {
 	return journal.Record{ID: journal.NewID(), Who: by.Who, Action: a, What: what, Count: units, Reason: by.Reason}
 }
 
-var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard, Skip: txlog.DecideSkip}
+var decisions = map[Action]entry.Decision{Retry: entry.DecideRetry, Park: entry.DecidePark, Discard: entry.DecideDiscard, Skip: entry.DecideSkip}
 
 // Act applies an action to one entry; id may be the id of any of its rows. ErrNotFound, ErrLeased,
 // ErrGroup, ErrNotFirst, ErrInvalid.
@@ -78,11 +78,11 @@ func (s *Store) Act(ctx context.Context, a Action, id string, by By) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.decide(ctx, d, []string{u.ID}, nil, func(txlog.Decided) (journal.Record, error) { return by.record(a, u.ID, 1), nil })
+	_, err = s.decide(ctx, d, []string{u.ID}, nil, func(entry.Decided) (journal.Record, error) { return by.record(a, u.ID, 1), nil })
 	return err
 }
 
-func decision(a Action, by By) (txlog.Decision, error) {
+func decision(a Action, by By) (entry.Decision, error) {
 	d, ok := decisions[a]
 	if !ok {
 		return 0, fmt.Errorf("%w: the action is %.40q, but must be retry, park, discard or skip", ErrInvalid, a)
@@ -91,12 +91,12 @@ func decision(a Action, by By) (txlog.Decision, error) {
 }
 
 // decide carries a decision out and audits it, in one local transaction.
-func (s *Store) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) bool, record func(txlog.Decided) (journal.Record, error)) (txlog.Decided, error) {
+func (s *Store) decide(ctx context.Context, d entry.Decision, ids []string, check func(*entry.Unit) bool, record func(entry.Decided) (journal.Record, error)) (entry.Decided, error) {
 	if _, _, err := s.journal.AuditStatement(journal.Record{}); err != nil {
-		return txlog.Decided{}, noTables(err)
+		return entry.Decided{}, noTables(err)
 	}
 	id := journal.NewID() // of the record, which tells a repetition that it was made
-	return s.log.Decide(ctx, d, ids, check, func(done txlog.Decided, exec func(string, ...any) error) error {
+	return s.log.Decide(ctx, d, ids, check, func(done entry.Decided, exec func(string, ...any) error) error {
 		r, err := record(done)
 		if err != nil {
 			return err
@@ -187,7 +187,7 @@ func (s *Store) Select(ctx context.Context, f Filter) (*Selection, error) {
 
 // Done is the result of a bulk action. Gone counts the entries delivered or discarded since the
 // selection, Left those being delivered or no longer matching the filter.
-type Done = txlog.Decided
+type Done = entry.Decided
 
 // ActAll applies an action to all entries of a selection, except those now gone or no longer
 // matching its filter, in one local transaction. It returns ErrInvalid for too many entries.
@@ -204,11 +204,11 @@ func (s *Store) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Do
 	case len(sel.IDs) == 0:
 		return Done{}, nil
 	}
-	return s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done txlog.Decided) (journal.Record, error) { return by.selected(a, sel, done) })
+	return s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done entry.Decided) (journal.Record, error) { return by.selected(a, sel, done) })
 }
 
 // still reports whether f still selects a unit, as far as the answer may have changed since.
-func (f *Filter) still(u *txlog.Unit) bool {
+func (f *Filter) still(u *entry.Unit) bool {
 	return (f.State == "" || StateOf(u) == f.State) && f.judge(u)
 }
 
@@ -247,7 +247,7 @@ func (s *Store) Control(ctx context.Context, a Action, dataSource string, perSec
 	if err != nil {
 		return noTables(err)
 	}
-	_, err = s.log.Decide(ctx, 0, nil, nil, func(_ txlog.Decided, exec func(string, ...any) error) error {
+	_, err = s.log.Decide(ctx, 0, nil, nil, func(_ entry.Decided, exec func(string, ...any) error) error {
 		if err := exec(audit, auditArgs...); err != nil {
 			return s.fault(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -36,7 +37,7 @@ func wantAudit(t *testing.T, r *rig, want ...string) {
 	}
 }
 
-func (r *rig) get(t *testing.T, id string) *txlog.Unit {
+func (r *rig) get(t *testing.T, id string) *entry.Unit {
 	t.Helper()
 	u, err := r.log.Get(t.Context(), id)
 	must(t, err)
@@ -91,9 +92,9 @@ func (r *rig) wantDone(t *testing.T, a ops.Action, sel *ops.Selection, changed, 
 	}
 }
 
-func (r *rig) claim(t *testing.T) *txlog.Unit {
+func (r *rig) claim(t *testing.T) *entry.Unit {
 	t.Helper()
-	claimed, err := r.log.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
+	claimed, err := r.log.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
 	must(t, err)
 	return claimed[0]
 }
@@ -119,7 +120,7 @@ func TestBulkActionChangesOnlyWhatWasCounted(t *testing.T) {
 		r.park(t, underWay, timeout)
 		later := r.park(t, r.write(t, "orders", "UPDATE a"), timeout)
 		r.wantDone(t, ops.Retry, sel, n-1, 1, 0)
-		for _, u := range []*txlog.Unit{underWay, later, other} {
+		for _, u := range []*entry.Unit{underWay, later, other} {
 			if !r.get(t, u.ID).Parked {
 				t.Errorf("%s was not counted, and was retried", u.ID)
 			}
@@ -129,7 +130,7 @@ func TestBulkActionChangesOnlyWhatWasCounted(t *testing.T) {
 		f.State = ops.Waiting
 		sel = r.selected(t, f, n-1)
 		tried := r.claim(t)
-		must(t, r.log.Release(t.Context(), tried, txlog.Verdict{CountTry: true, Err: timeout}))
+		must(t, r.log.Release(t.Context(), tried, entry.Verdict{CountTry: true, Err: timeout}))
 		if c := r.claim(t); c.ID == tried.ID {
 			t.Fatal("the claim gave the same entry twice")
 		}
@@ -170,12 +171,12 @@ func (r *rig) failing(t *testing.T) (stop func() (written int)) {
 					return
 				case <-tick.C:
 				}
-				u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+				u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE a"}}}
 				if err := r.log.Add(t.Context(), time.Minute, u); err != nil {
 					t.Error(err)
 					return
 				}
-				if err := r.log.Release(t.Context(), u, txlog.Verdict{Park: (n+i)%2 == 0, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}); err != nil {
+				if err := r.log.Release(t.Context(), u, entry.Verdict{Park: (n+i)%2 == 0, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}); err != nil {
 					t.Error(err)
 					return
 				}

@@ -11,11 +11,11 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // ErrNotAmendable says why an entry cannot be amended, or not to this text, and what to do instead.
@@ -48,7 +48,7 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	if err := by.Check(Amend); err != nil {
 		return nil, err
 	}
-	var u *txlog.Unit
+	var u *entry.Unit
 	if err := s.answer(ctx, func(ctx context.Context) (err error) { u, err = s.log.Get(ctx, id); return err }); err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	if err := deliverable(ctx, target, u.Statements[to.No], to.To); err != nil {
 		return nil, err
 	}
-	verdicts, err := s.verdicts(ctx, []*txlog.Unit{u})
+	verdicts, err := s.verdicts(ctx, []*entry.Unit{u})
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 }
 
 // readable returns an error for an unreadable message, or for one with another id than before.
-func readable(d *dialect.Dialect, old, to txlog.Statement) error {
+func readable(d *dialect.Dialect, old, to entry.Statement) error {
 	if d.Readable == nil {
 		return nil
 	}
@@ -125,7 +125,7 @@ func names(args []driver.NamedValue) (of []driver.Value) {
 }
 
 // amend amends and audits a unit, unless it has changed since we looked at it.
-func (s *Store) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r journal.Record) error {
+func (s *Store) amend(ctx context.Context, u *entry.Unit, to entry.Amendment, r journal.Record) error {
 	statement, args, err := s.journal.AuditStatement(r)
 	if err != nil {
 		return noTables(err)
@@ -136,8 +136,8 @@ func (s *Store) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r 
 }
 
 // same checks, under the lock, that a unit is still as it was in u and can be amended.
-func same(u *txlog.Unit) func(*txlog.Unit) error {
-	return func(now *txlog.Unit) error {
+func same(u *entry.Unit) func(*entry.Unit) error {
+	return func(now *entry.Unit) error {
 		if now.Parked && now.InDoubt == u.InDoubt && now.Receipt == u.Receipt && slices.Equal(now.Statements, u.Statements) {
 			return amendable(now)
 		}
@@ -146,15 +146,15 @@ func same(u *txlog.Unit) func(*txlog.Unit) error {
 }
 
 // deliverable refuses a statement that a job would not deliver in place of the old one.
-func deliverable(ctx context.Context, target delivery.Target, old, to txlog.Statement) error {
-	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{to}) != nil {
+func deliverable(ctx context.Context, target delivery.Target, old, to entry.Statement) error {
+	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []entry.Statement{to}) != nil {
 		return fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
 	}
 	return readable(target.Dialect, old, to)
 }
 
 // amendable says why a unit cannot be amended, regardless of its receipt.
-func amendable(u *txlog.Unit) error {
+func amendable(u *entry.Unit) error {
 	why := ""
 	switch {
 	case !u.Parked && u.Leased:
@@ -178,7 +178,7 @@ func amendable(u *txlog.Unit) error {
 }
 
 // of returns the amendment that a asks for in u.
-func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
+func (a Amendment) of(u *entry.Unit) (to entry.Amendment, err error) {
 	n := len(u.Statements)
 	switch {
 	case a.Statement == 0 && n > 1:
@@ -202,7 +202,7 @@ func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
 }
 
 // verdicts looks up the receipts of units. The verdict is empty for a unit without one.
-func (s *Store) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
+func (s *Store) verdicts(ctx context.Context, units []*entry.Unit) ([]Judgement, error) {
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
 	judged, err := v.Judge(ctx, units)
@@ -215,7 +215,7 @@ func (s *Store) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 }
 
 // amendable refuses a unit that is applied, or may be, according to j.
-func (j Judgement) amendable(u *txlog.Unit) error {
+func (j Judgement) amendable(u *entry.Unit) error {
 	switch {
 	case j.Verdict == Applied:
 		return fmt.Errorf("%w: %s: %s", ErrNotAmendable, j.Short(), j.Advice(u))
@@ -227,7 +227,7 @@ func (j Judgement) amendable(u *txlog.Unit) error {
 
 // fits has the target parse a statement. err means a refusal; unprepared explains why the target
 // could not be asked.
-func (s *Store) fits(ctx context.Context, target delivery.Target, statement txlog.Statement) (unprepared string, err error) {
+func (s *Store) fits(ctx context.Context, target delivery.Target, statement entry.Statement) (unprepared string, err error) {
 	args, err := statement.Args()
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -283,7 +283,7 @@ func (l *line) prepare(ctx context.Context, text string, check func(driver.Stmt)
 
 // supersede makes certain, by the receipt, that no earlier attempt at a unit was or ever will be
 // applied. It returns the receipt for the amended unit.
-func (s *Store) supersede(ctx context.Context, target delivery.Target, u *txlog.Unit, verdict Verdict) (receipt string, err error) {
+func (s *Store) supersede(ctx context.Context, target delivery.Target, u *entry.Unit, verdict Verdict) (receipt string, err error) {
 	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: target.ReceiptSchema}
 	l := &line{target: target, brief: true}
 	defer l.close()
@@ -299,7 +299,7 @@ func (s *Store) supersede(ctx context.Context, target delivery.Target, u *txlog.
 	case !certain:
 		return "", fmt.Errorf("%w: an earlier attempt was applied, or decided, meanwhile: look at it again", ErrNotAmendable)
 	}
-	return attempt.ReceiptID(target.Dialect, txlog.NewID()), nil
+	return attempt.ReceiptID(target.Dialect, entry.NewID()), nil
 }
 
 // Replaced is the audit record of an amendment.
@@ -320,7 +320,7 @@ type Text struct {
 	Parameters json.RawMessage `json:"parameters"`
 }
 
-func textOf(s txlog.Statement) Text {
+func textOf(s entry.Statement) Text {
 	t := Text{s.SQL, json.RawMessage(s.Params)}
 	if s.Params == "" {
 		t.Parameters = json.RawMessage(`[]`)
@@ -329,7 +329,7 @@ func textOf(s txlog.Statement) Text {
 }
 
 // replacing encodes an amendment for the audit.
-func replacing(u *txlog.Unit, to txlog.Amendment) (string, error) {
+func replacing(u *entry.Unit, to entry.Amendment) (string, error) {
 	old := u.Statements[to.No]
 	if !storable(old.SQL) {
 		return "", fmt.Errorf("%w: its SQL is not valid UTF-8 without NUL, which the audit could not keep: discard it, and do the work anew", ErrNotAmendable)
@@ -373,7 +373,7 @@ func maskedParameters(all json.RawMessage) json.RawMessage {
 	if len(all) == 0 || string(all) == "null" {
 		return all
 	}
-	params, err := Parameters(txlog.Statement{Params: string(all)}, false)
+	params, err := Parameters(entry.Statement{Params: string(all)}, false)
 	if err != nil {
 		return json.RawMessage(`"` + mask + `"`)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -71,9 +72,9 @@ func (a *amending) set(column string, id int) string {
 }
 
 // stuck is a parked unit for the target.
-func (a *amending) stuck(t *testing.T, v txlog.Verdict, change func(*txlog.Unit), statements ...txlog.Statement) *txlog.Unit {
+func (a *amending) stuck(t *testing.T, v entry.Verdict, change func(*entry.Unit), statements ...entry.Statement) *entry.Unit {
 	t.Helper()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: a.target.Settings, Statements: statements}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "target", Settings: a.target.Settings, Statements: statements}
 	if change != nil {
 		change(u)
 	}
@@ -83,8 +84,8 @@ func (a *amending) stuck(t *testing.T, v txlog.Verdict, change func(*txlog.Unit)
 	return u
 }
 
-func (a *amending) old(t *testing.T, id int) txlog.Statement {
-	return txlog.Statement{SQL: a.set("n", id), Params: `["s3cr3t"]`}
+func (a *amending) old(t *testing.T, id int) entry.Statement {
+	return entry.Statement{SQL: a.set("n", id), Params: `["s3cr3t"]`}
 }
 
 // deliver has the job make one round.
@@ -102,18 +103,18 @@ func quiet() logrus.FieldLogger {
 	return l
 }
 
-func receipted(u *txlog.Unit) { u.Receipt = u.ID }
+func receipted(u *entry.Unit) { u.Receipt = u.ID }
 
 func TestAmendedWriteIsDeliveredAfterARenamedColumn(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for name, c := range map[string]struct {
-			verdict txlog.Verdict
-			change  func(*txlog.Unit)
+			verdict entry.Verdict
+			change  func(*entry.Unit)
 		}{
 			"at least once":          {},
 			"exactly once":           {change: receipted},
-			"exactly once, in doubt": {txlog.Verdict{InDoubt: true}, receipted},
+			"exactly once, in doubt": {entry.Verdict{InDoubt: true}, receipted},
 		} {
 			t.Run(name, func(t *testing.T) {
 				a := newAmending(t, fresh(t, db))
@@ -157,7 +158,7 @@ func TestALateAttemptAtAnAmendedWriteAppliesNothing(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, db)
 		must(t, a.receipts(t))
-		u := a.stuck(t, txlog.Verdict{InDoubt: true}, receipted, txlog.Statement{SQL: a.set("amount", 1), Params: `["old"]`})
+		u := a.stuck(t, entry.Verdict{InDoubt: true}, receipted, entry.Statement{SQL: a.set("amount", 1), Params: `["old"]`})
 		_, err := a.Amend(t.Context(), u.ID, ops.Amendment{Parameters: `["new"]`}, ann)
 		must(t, err)
 		late := func() attempt.Outcome {
@@ -182,7 +183,7 @@ func TestAmendmentCutOffAfterItsReceiptSucceedsAgain(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, db)
 		must(t, a.receipts(t))
-		u := a.stuck(t, txlog.Verdict{InDoubt: true}, receipted, a.old(t, 1))
+		u := a.stuck(t, entry.Verdict{InDoubt: true}, receipted, a.old(t, 1))
 		a.logRun(t, "ALTER TABLE bed_audit RENAME TO away") // the target has its receipt by then
 		if _, err := a.Amend(t.Context(), u.ID, ops.Amendment{SQL: a.set("amount", 1)}, ann); err == nil {
 			t.Fatal("it was amended without an audit")
@@ -218,18 +219,18 @@ func TestOnlyWhatIsSurelyNotAppliedIsAmended(t *testing.T) {
 		must(t, err)
 		defer func() { _ = conn.Close() }()
 		kept := attempt.Receipts{LogIdentity: a.log.Identity(), Retention: time.Hour, KeyRetention: time.Hour}
-		good := txlog.Statement{SQL: a.set("amount", 2), Params: `["x"]`}
-		applied := a.stuck(t, txlog.Verdict{InDoubt: true}, receipted, good)
+		good := entry.Statement{SQL: a.set("amount", 2), Params: `["x"]`}
+		applied := a.stuck(t, entry.Verdict{InDoubt: true}, receipted, good)
 		if out := attempt.Replay(t.Context(), a.target.Dialect, conn, applied, kept); !out.Delivered() {
 			t.Fatal(out.Err)
 		}
-		void := a.stuck(t, txlog.Verdict{}, receipted, good)
+		void := a.stuck(t, entry.Verdict{}, receipted, good)
 		if out := attempt.Void(t.Context(), a.target.Dialect, conn, void, kept); !out.Voided {
 			t.Fatal(out.Err)
 		}
-		waiting := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
+		waiting := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
 		must(t, a.log.Retry(t.Context(), waiting.ID))
-		plain := func() string { return a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1)).ID }
+		plain := func() string { return a.stuck(t, entry.Verdict{}, nil, a.old(t, 1)).ID }
 		amended := ops.Amendment{SQL: a.set("amount", 1)}
 		before := a.amounts(t)
 		for what, c := range map[string]struct {
@@ -240,15 +241,15 @@ func TestOnlyWhatIsSurelyNotAppliedIsAmended(t *testing.T) {
 		}{
 			"waiting":              {waiting.ID, amended, ops.ErrNotAmendable, "park it first"},
 			"leased":               {a.write(t, "target", "UPDATE a").ID, amended, ops.ErrLeased, ""},
-			"unknown":              {txlog.NewID(), amended, ops.ErrNotFound, ""},
-			"in doubt":             {a.stuck(t, txlog.Verdict{InDoubt: true}, nil, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "look at the data"},
+			"unknown":              {entry.NewID(), amended, ops.ErrNotFound, ""},
+			"in doubt":             {a.stuck(t, entry.Verdict{InDoubt: true}, nil, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "look at the data"},
 			"applied":              {applied.ID, amended, ops.ErrNotAmendable, "already applied"},
 			"decided":              {void.ID, amended, ops.ErrNotAmendable, "never"},
-			"in doubt, elsewhere":  {a.stuck(t, txlog.Verdict{InDoubt: true}, func(u *txlog.Unit) { receipted(u); u.Place = "else.where" }, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "bed_receipt"},
-			"not replayable":       {a.stuck(t, txlog.Verdict{}, func(u *txlog.Unit) { u.NotReplayable = "it read" }, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "it read"},
-			"under a key":          {a.stuck(t, txlog.Verdict{}, func(u *txlog.Unit) { receipted(u); u.Fingerprint = "f" }, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "idempotency key"},
-			"not configured":       {a.stuck(t, txlog.Verdict{}, func(u *txlog.Unit) { u.DataSource = "other" }, a.old(t, 1)).ID, amended, ops.ErrNoTarget, ""},
-			"several statements":   {a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1), a.old(t, 2)).ID, amended, ops.ErrInvalid, "2 statements"},
+			"in doubt, elsewhere":  {a.stuck(t, entry.Verdict{InDoubt: true}, func(u *entry.Unit) { receipted(u); u.Place = "else.where" }, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "bed_receipt"},
+			"not replayable":       {a.stuck(t, entry.Verdict{}, func(u *entry.Unit) { u.NotReplayable = "it read" }, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "it read"},
+			"under a key":          {a.stuck(t, entry.Verdict{}, func(u *entry.Unit) { receipted(u); u.Fingerprint = "f" }, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "idempotency key"},
+			"not configured":       {a.stuck(t, entry.Verdict{}, func(u *entry.Unit) { u.DataSource = "other" }, a.old(t, 1)).ID, amended, ops.ErrNoTarget, ""},
+			"several statements":   {a.stuck(t, entry.Verdict{}, nil, a.old(t, 1), a.old(t, 2)).ID, amended, ops.ErrInvalid, "2 statements"},
 			"a statement too many": {plain(), ops.Amendment{Statement: 2, SQL: amended.SQL}, ops.ErrInvalid, "from 1 to 1"},
 			"nothing new":          {plain(), ops.Amendment{}, ops.ErrInvalid, "needs"},
 			"no DML":               {plain(), ops.Amendment{SQL: "DROP TABLE account"}, ops.ErrInvalid, "one DML"},
@@ -285,7 +286,7 @@ func TestAmendmentIsMadeWhileTheTargetIsDown(t *testing.T) {
 		}
 		a.Store, err = ops.New(a.log, ops.Config{Targets: map[string]delivery.Target{"target": down}})
 		must(t, err)
-		plain, doubtful := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1)), a.stuck(t, txlog.Verdict{InDoubt: true}, receipted, a.old(t, 1))
+		plain, doubtful := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1)), a.stuck(t, entry.Verdict{InDoubt: true}, receipted, a.old(t, 1))
 		done, err := a.Amend(t.Context(), plain.ID, ops.Amendment{SQL: a.set("amount", 1)}, ann)
 		must(t, err)
 		if done.Unprepared == "" {
@@ -301,10 +302,10 @@ func TestTheAuditKeepsAmendedTextsWholeAndMasked(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, db)
 		long := strings.Repeat("x", 100_000) + "<end>"
-		params, err := txlog.EncodeParams(nil)
+		params, err := entry.EncodeParams(nil)
 		must(t, err)
 		raw, _ := json.Marshal([]any{"s3cr3t" + long})
-		u := a.stuck(t, txlog.Verdict{}, nil, txlog.Statement{SQL: "/* " + long + " */ " + a.set("n", 1), Params: string(raw)})
+		u := a.stuck(t, entry.Verdict{}, nil, entry.Statement{SQL: "/* " + long + " */ " + a.set("n", 1), Params: string(raw)})
 		_, err = a.Amend(t.Context(), u.ID, ops.Amendment{SQL: a.set("amount", 1) + params, Parameters: `["hush"]`}, ann)
 		must(t, err)
 		page, err := a.Audit(t.Context(), ops.Page{})
@@ -333,7 +334,7 @@ func TestAmendmentAndRetryDoNotMix(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, db)
 		for range 8 {
-			u := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
+			u := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
 			var both sync.WaitGroup
 			var amended error
 			both.Go(func() { _, amended = a.Amend(t.Context(), u.ID, ops.Amendment{SQL: a.set("amount", 1)}, ann) })
@@ -364,7 +365,7 @@ func TestParametersAreReadInEitherForm(t *testing.T) {
 	} {
 		want, err := ops.ReadParameters(cmp.Or(params, "[]"))
 		must(t, err)
-		views, err := ops.Parameters(txlog.Statement{Params: want}, true)
+		views, err := ops.Parameters(entry.Statement{Params: want}, true)
 		must(t, err)
 		shown, err := json.Marshal(views)
 		must(t, err)
@@ -392,7 +393,7 @@ func TestAmendmentWithUnansweredCommitIsMadeOnce(t *testing.T) {
 			a := newAmending(t, db)
 			a.rig = withTarget(t, db.Via(p.Addr()), db)
 			for _, cut := range []func(func([]byte) bool) <-chan struct{}{p.CutAfter, p.CutBefore} {
-				u := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
+				u := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
 				before := len(a.audit(t))
 				struck := cut(commit)
 				_, err := a.Amend(t.Context(), u.ID, ops.Amendment{SQL: a.set("amount", 1)}, ann)

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/txlog"
 )
 
 // MaxAmended is the most entries amended at once.
@@ -43,8 +43,8 @@ type Kept struct {
 
 // amending is an entry to amend.
 type amending struct {
-	u       *txlog.Unit
-	to      txlog.Amendment
+	u       *entry.Unit
+	to      entry.Amendment
 	verdict Verdict
 }
 
@@ -78,7 +78,7 @@ func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By
 	if all, err = s.supersedeAll(ctx, all, out); err != nil || len(all) == 0 {
 		return out, err
 	}
-	units, as := map[string]*txlog.Unit{}, map[string]txlog.Amendment{}
+	units, as := map[string]*entry.Unit{}, map[string]entry.Amendment{}
 	for _, one := range all {
 		units[one.u.ID], as[one.u.ID] = one.u, one.to
 	}
@@ -88,7 +88,7 @@ func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By
 	id := journal.NewID() // of the record, which tells a repetition that it was made
 	before := out.Done
 	err = s.answer(ctx, func(ctx context.Context) error {
-		done, err := s.log.AmendAll(ctx, as, func(u *txlog.Unit) error { return same(units[u.ID])(u) }, func(done txlog.Decided, exec func(string, ...any) error) error {
+		done, err := s.log.AmendAll(ctx, as, func(u *entry.Unit) error { return same(units[u.ID])(u) }, func(done entry.Decided, exec func(string, ...any) error) error {
 			done.Gone, done.Left = before.Gone+done.Gone, before.Left+done.Left
 			r, err := by.amended(sel, a, all, done)
 			if err != nil {
@@ -114,7 +114,7 @@ func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By
 }
 
 // keep leaves an entry alone.
-func (out *AmendedAll) keep(u *txlog.Unit, why error) {
+func (out *AmendedAll) keep(u *entry.Unit, why error) {
 	text := strings.TrimPrefix(why.Error(), ErrNotAmendable.Error()+": ")
 	out.Left++
 	i := slices.IndexFunc(out.Kept, func(k Kept) bool { return k.Why == text })
@@ -130,7 +130,7 @@ func (s *Store) toAmend(ctx context.Context, sel *Selection, a Amendment, out *A
 	if err != nil {
 		return nil, err
 	}
-	var units []*txlog.Unit
+	var units []*entry.Unit
 	if err := s.answer(ctx, func(ctx context.Context) (err error) { units, err = s.log.Units(ctx, sel.IDs); return err }); err != nil {
 		return nil, err
 	}

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // kind is the only kind of the log's errors.
@@ -40,7 +40,7 @@ func TestOneTextIsAmendedForAKind(t *testing.T) {
 		for i := range n {
 			s := a.old(t, 1)
 			s.Params = fmt.Sprintf(`["%d"]`, i)
-			v, change := txlog.Verdict{}, receipted
+			v, change := entry.Verdict{}, receipted
 			if i == 0 {
 				v.InDoubt = true // its receipt tells
 			} else if i == 1 {
@@ -48,11 +48,11 @@ func TestOneTextIsAmendedForAKind(t *testing.T) {
 			}
 			a.stuck(t, v, change, s)
 		}
-		doubtful := a.stuck(t, txlog.Verdict{InDoubt: true}, nil, a.old(t, 1))
-		keyed := a.stuck(t, txlog.Verdict{}, func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "key", "f" }, a.old(t, 1))
+		doubtful := a.stuck(t, entry.Verdict{InDoubt: true}, nil, a.old(t, 1))
+		keyed := a.stuck(t, entry.Verdict{}, func(u *entry.Unit) { u.Receipt, u.Fingerprint = "key", "f" }, a.old(t, 1))
 
 		sel := a.selectKind(t, a.kind(t))
-		later := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
+		later := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
 		dry, err := a.AmendAll(t.Context(), sel, ops.Amendment{SQL: a.set("amount", 1)}, ann, true)
 		must(t, err)
 		if dry.Tried != sel.IDs[0] || !slices.Equal(dry.Trial.Rows, []int64{1}) || len(dry.Changed) != n || a.amounts(t) != "|" {
@@ -97,7 +97,7 @@ func TestBulkAmendmentChangesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, fresh(t, db))
-		one, two := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1)), a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
+		one, two := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1)), a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
 		sel := a.selectKind(t, a.kind(t))
 		insert := testdb.By[string]{MySQL: "INSERT INTO account VALUES (1, ?)", Postgres: "INSERT INTO account VALUES (1, $1)", SQLite: "INSERT INTO account VALUES (1, ?)"}.For(db.Driver)
 		for what, c := range map[string]struct {
@@ -115,10 +115,10 @@ func TestBulkAmendmentChangesAllOrNothing(t *testing.T) {
 		}
 		_, err := a.AmendAll(t.Context(), &ops.Selection{IDs: sel.IDs}, ops.Amendment{SQL: a.set("amount", 1)}, ann, false)
 		wantError(t, "no kind", err, ops.ErrInvalid)
-		other := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 2))
+		other := a.stuck(t, entry.Verdict{}, nil, a.old(t, 2))
 		_, err = a.AmendAll(t.Context(), a.selectKind(t, a.kind(t)), ops.Amendment{SQL: a.set("amount", 1)}, ann, false)
 		wantError(t, "two texts", err, ops.ErrInvalid)
-		for _, u := range []*txlog.Unit{one, two, other} {
+		for _, u := range []*entry.Unit{one, two, other} {
 			if got := a.get(t, u.ID).Statements[0].SQL; !strings.Contains(got, "SET n") {
 				t.Errorf("%s was amended: %s", u.ID, got)
 			}
@@ -151,11 +151,11 @@ func TestRehearsalNamesTheKindOfEachText(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		a := newAmending(t, fresh(t, db))
-		parked := a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
-		waiting := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: a.target.Settings, Statements: []txlog.Statement{{SQL: a.set("amount", 2), Params: `["x"]`}, a.old(t, 1)}}
+		parked := a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
+		waiting := &entry.Unit{ID: entry.NewID(), DataSource: "target", Settings: a.target.Settings, Statements: []entry.Statement{{SQL: a.set("amount", 2), Params: `["x"]`}, a.old(t, 1)}}
 		must(t, a.log.Add(t.Context(), time.Hour, waiting))
-		must(t, a.log.Release(t.Context(), waiting, txlog.Verdict{}))
-		a.stuck(t, txlog.Verdict{}, nil, a.old(t, 2))
+		must(t, a.log.Release(t.Context(), waiting, entry.Verdict{}))
+		a.stuck(t, entry.Verdict{}, nil, a.old(t, 2))
 		r, err := a.Rehearse(t.Context(), "")
 		must(t, err)
 		if len(r.Refused) != 1 || len(r.Refused[0].Kinds) != 2 {

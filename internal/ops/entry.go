@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Detail is one entry whole.
@@ -96,7 +96,7 @@ func (s *Store) Reveal(ctx context.Context, id string, by By) (*Detail, error) {
 	return s.detail(ctx, u, true)
 }
 
-func (s *Store) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Detail, err error) {
+func (s *Store) detail(ctx context.Context, u *entry.Unit, reveal bool) (d *Detail, err error) {
 	d = &Detail{Entry: s.entry(u), Settings: u.Settings, ReceiptPlace: u.Place, Siblings: []Entry{}, Revealed: reveal}
 	if u.LastError != "" {
 		d.Kind = kindOf(u).key()
@@ -129,7 +129,7 @@ func (s *Store) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Deta
 	}
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
-	judged, err := v.Judge(ctx, []*txlog.Unit{u})
+	judged, err := v.Judge(ctx, []*entry.Unit{u})
 	if err != nil {
 		return nil, s.fault(err)
 	}
@@ -138,7 +138,7 @@ func (s *Store) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Deta
 	return d, nil
 }
 
-func (s *Store) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
+func (s *Store) siblings(ctx context.Context, u *entry.Unit, d *Detail) error {
 	if u.TransactionID == u.ID && u.Undo == nil || u.TransactionID == "" {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (s *Store) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 }
 
 // next returns the next step of a unit.
-func (s *Store) next(ctx context.Context, u *txlog.Unit) (Next, error) {
+func (s *Store) next(ctx context.Context, u *entry.Unit) (Next, error) {
 	switch StateOf(u) {
 	case Parked:
 		return NextOperator, nil

@@ -10,10 +10,10 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 var targetOf = testdb.By[func(string) (delivery.Target, error)]{
@@ -32,11 +32,11 @@ func withTarget(t *testing.T, log, target testdb.DB) *rig {
 }
 
 // parked adds a parked unit for the target.
-func (r *rig) parked(t *testing.T, change func(*txlog.Unit), statements ...txlog.Statement) *txlog.Unit {
+func (r *rig) parked(t *testing.T, change func(*entry.Unit), statements ...entry.Statement) *entry.Unit {
 	t.Helper()
 	tg, err := targetOf.For(r.db.Driver)(r.db.DSN)
 	must(t, err)
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: tg.Settings, Statements: statements}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "target", Settings: tg.Settings, Statements: statements}
 	if change != nil {
 		change(u)
 	}
@@ -48,9 +48,9 @@ func TestEntryShowsAttemptsTransactionAndNextStep(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := withTarget(t, db, testdb.SQLite(t))
-		tx := txlog.NewID()
-		u := r.parked(t, func(u *txlog.Unit) { u.TransactionID = tx }, txlog.Statement{SQL: "INSERT INTO users VALUES (?)", Params: `["s3cr3t",12345678901234567]`})
-		other := r.parked(t, func(u *txlog.Unit) { u.TransactionID = tx }, txlog.Statement{SQL: "UPDATE b"})
+		tx := entry.NewID()
+		u := r.parked(t, func(u *entry.Unit) { u.TransactionID = tx }, entry.Statement{SQL: "INSERT INTO users VALUES (?)", Params: `["s3cr3t",12345678901234567]`})
+		other := r.parked(t, func(u *entry.Unit) { u.TransactionID = tx }, entry.Statement{SQL: "UPDATE b"})
 		d, err := r.Entry(t.Context(), u.ID)
 		must(t, err)
 		if d.ID != u.ID || d.NextIs != ops.NextOperator || d.NextTry != nil || len(d.Siblings) != 1 || d.Siblings[0].ID != other.ID || d.MoreSiblings || d.Verdict != string(ops.NotApplied) {
@@ -91,12 +91,12 @@ func TestEntryShowsAttemptsTransactionAndNextStep(t *testing.T) {
 		next(ops.NextResume)
 		must(t, r.Control(t.Context(), ops.Resume, "target", 0, ann))
 		must(t, j.See(t.Context(), "target", "a", "job", ""))
-		claimed, err := r.log.Claim(t.Context(), txlog.ClaimRequest{DataSource: "target", Limit: 1, Lease: time.Hour})
+		claimed, err := r.log.Claim(t.Context(), entry.ClaimRequest{DataSource: "target", Limit: 1, Lease: time.Hour})
 		must(t, err)
 		next(ops.NextLease)
-		must(t, r.log.Release(t.Context(), claimed[0], txlog.Verdict{After: time.Hour}))
+		must(t, r.log.Release(t.Context(), claimed[0], entry.Verdict{After: time.Hour}))
 		next(ops.NextLater)
-		_, err = r.Entry(t.Context(), txlog.NewID())
+		_, err = r.Entry(t.Context(), entry.NewID())
 		wantError(t, "another id", err, ops.ErrNotFound)
 	})
 }
@@ -118,12 +118,12 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 		run("CREATE TABLE account (id INT PRIMARY KEY, n INT NOT NULL)", "INSERT INTO account VALUES (1, 10), (2, 20), (3, 30)")
 		one := db.Driver
 		param := testdb.By[string]{MySQL: "?", Postgres: "$1", SQLite: "?"}.For(one)
-		settings := func(u *txlog.Unit) {
+		settings := func(u *entry.Unit) {
 			tg, err := targetOf.For(db.Driver)(db.DSN)
 			must(t, err)
 			u.Settings = tg.Settings
 		}
-		good := r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = n + 1 WHERE id <= " + param, Params: `[2]`}, txlog.Statement{SQL: "DELETE FROM account WHERE id = 3"})
+		good := r.parked(t, settings, entry.Statement{SQL: "UPDATE account SET n = n + 1 WHERE id <= " + param, Params: `[2]`}, entry.Statement{SQL: "DELETE FROM account WHERE id = 3"})
 		trial, err := r.Try(t.Context(), good.ID, ann)
 		must(t, err)
 		if len(trial.Rows) != 2 || trial.Rows[0] != 2 || trial.Rows[1] != 1 || trial.Error != "" {
@@ -132,13 +132,13 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 		if db.Driver != testdb.DriverSQLite && len(trial.Notes) == 0 {
 			t.Error("it is not said what a rollback does not undo")
 		}
-		bad := r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = 0"}, txlog.Statement{SQL: "INSERT INTO account VALUES (" + param + ", 1)", Params: `[1]`})
+		bad := r.parked(t, settings, entry.Statement{SQL: "UPDATE account SET n = 0"}, entry.Statement{SQL: "INSERT INTO account VALUES (" + param + ", 1)", Params: `[1]`})
 		trial, err = r.Try(t.Context(), bad.ID, ann)
 		must(t, err)
 		if trial.Error == "" || trial.Class != "duplicate key" || len(trial.Rows) != 1 || db.Driver == testdb.DriverMySQL && !strings.Contains(trial.Error, "Duplicate entry '?' for key") {
 			t.Errorf("got %+v", trial)
 		}
-		unmet := r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = 0 WHERE id > 3", Required: txlog.AtLeast(2)})
+		unmet := r.parked(t, settings, entry.Statement{SQL: "UPDATE account SET n = 0 WHERE id > 3", Required: entry.AtLeast(2)})
 		trial, err = r.Try(t.Context(), unmet.ID, ann)
 		must(t, err)
 		if !strings.Contains(trial.Error, "required at least 2 rows, changed 0") || trial.Class != "refused" {
@@ -175,15 +175,15 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 			t.Errorf("a lock is left: %v", err)
 		}
 
-		for what, u := range map[string]*txlog.Unit{
-			"no DML":   r.parked(t, settings, txlog.Statement{SQL: "DROP TABLE account"}),
-			"a commit": r.parked(t, settings, txlog.Statement{SQL: "COMMIT"}),
-			"two":      r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = 0; COMMIT"}),
+		for what, u := range map[string]*entry.Unit{
+			"no DML":   r.parked(t, settings, entry.Statement{SQL: "DROP TABLE account"}),
+			"a commit": r.parked(t, settings, entry.Statement{SQL: "COMMIT"}),
+			"two":      r.parked(t, settings, entry.Statement{SQL: "UPDATE account SET n = 0; COMMIT"}),
 		} {
 			_, err := r.Try(t.Context(), u.ID, ann)
 			wantError(t, what, err, ops.ErrInvalid)
 		}
-		_, err = r.Try(t.Context(), r.parked(t, func(u *txlog.Unit) { u.DataSource = "other" }, txlog.Statement{SQL: "UPDATE account SET n = 0"}).ID, ann)
+		_, err = r.Try(t.Context(), r.parked(t, func(u *entry.Unit) { u.DataSource = "other" }, entry.Statement{SQL: "UPDATE account SET n = 0"}).ID, ann)
 		wantError(t, "no target", err, ops.ErrNoTarget)
 		_, err = r.Try(t.Context(), r.write(t, "target", "UPDATE account SET n = 0").ID, ann)
 		wantError(t, "a leased one", err, ops.ErrLeased)
@@ -211,11 +211,11 @@ func TestATableWithoutTransactionsIsNotTried(t *testing.T) {
 		"INSERT INTO plain VALUES (1)", "INSERT INTO `plain` VALUES (1)", "INSERT INTO " + db.Name + ".plain VALUES (1)", "INSERT INTO `" + db.Name + "` . `plain` VALUES (1)",
 		"UPDATE good, plain SET plain.id = 2 WHERE good.id = 1",
 	} {
-		_, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: text}).ID, ann)
+		_, err := r.Try(t.Context(), r.parked(t, nil, entry.Statement{SQL: text}).ID, ann)
 		wantError(t, text, err, ops.ErrInvalid)
 	}
 	for _, text := range []string{"INSERT INTO good VALUES (1)", "INSERT INTO `of ``it` VALUES (1)", "INSERT INTO good VALUES ('plain')"} {
-		trial, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: text}).ID, ann)
+		trial, err := r.Try(t.Context(), r.parked(t, nil, entry.Statement{SQL: text}).ID, ann)
 		must(t, err)
 		if !strings.HasSuffix(text, "('plain')") && trial.Error != "" {
 			t.Errorf("%s: got %+v", text, trial)
@@ -227,7 +227,7 @@ func TestATableWithoutTransactionsIsNotTried(t *testing.T) {
 		t.Errorf("%d rows were written", n)
 	}
 	// A trigger's table is not looked for: the server warns of it.
-	trial, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: "INSERT INTO watched VALUES (1)"}).ID, ann)
+	trial, err := r.Try(t.Context(), r.parked(t, nil, entry.Statement{SQL: "INSERT INTO watched VALUES (1)"}).ID, ann)
 	must(t, err)
 	if len(trial.Notes) == 0 || !strings.HasPrefix(trial.Notes[0], "NOT ROLLED BACK") {
 		t.Errorf("got %+v", trial)
@@ -243,7 +243,7 @@ func TestATrialSeesConstraintsThatAreDeferred(t *testing.T) {
 		_, err := db.Open(t).ExecContext(t.Context(), text)
 		must(t, err)
 	}
-	trial, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: "INSERT INTO b VALUES (1)"}).ID, ann)
+	trial, err := r.Try(t.Context(), r.parked(t, nil, entry.Statement{SQL: "INSERT INTO b VALUES (1)"}).ID, ann)
 	must(t, err)
 	if trial.Error == "" || trial.Class != "refused" {
 		t.Errorf("got %+v", trial)

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
-	"github.com/bedsql/bed/txlog"
 )
 
 // State is the delivery state of an entry.
@@ -28,7 +28,7 @@ const (
 )
 
 // StateOf returns the state of a unit.
-func StateOf(u *txlog.Unit) State {
+func StateOf(u *entry.Unit) State {
 	switch {
 	case u.Parked:
 		return Parked
@@ -132,7 +132,7 @@ type Entry struct {
 	Statements []Statement `json:"statements"`
 	// Unit is the entry itself, with parameters and unmasked errors. Do not show it to users who
 	// may not see values.
-	Unit *txlog.Unit `json:"-"`
+	Unit *entry.Unit `json:"-"`
 }
 
 // Statement is one DML of an entry.
@@ -195,7 +195,7 @@ func IsID(text string) bool {
 }
 
 // entry returns the masked view of a unit.
-func (s *Store) entry(u *txlog.Unit) Entry {
+func (s *Store) entry(u *entry.Unit) Entry {
 	e := EntryOf(u, s.cfg.MinAge)
 	e.LastError, e.Cause = maskedError(u), errmask.Mask(e.Cause, valuesOf(u)...)
 	return e
@@ -203,7 +203,7 @@ func (s *Store) entry(u *txlog.Unit) Entry {
 
 // EntryOf returns a view of a unit with unmasked errors, for users who may see values. minAge is
 // Config.MinAge.
-func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
+func EntryOf(u *entry.Unit, minAge time.Duration) Entry {
 	e := Entry{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: StateOf(u),
 		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt, WaitsFor: u.Behind, Blocks: u.Blocks,
@@ -231,7 +231,7 @@ func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 }
 
 // NextTry is when the job may deliver a unit, or the end of its lease.
-func NextTry(u *txlog.Unit, minAge time.Duration) time.Time {
+func NextTry(u *entry.Unit, minAge time.Duration) time.Time {
 	if u.Leased {
 		return u.NextTry
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 const (
@@ -79,12 +79,12 @@ func (s *Store) conditions(f *Filter) where {
 	case Parked:
 		w.and(`parked = 1`)
 	case Leased:
-		w.and(`parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} AND next_try_time < ?`, txlog.WaitsFrom)
+		w.and(`parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} AND next_try_time < ?`, entry.WaitsFrom)
 	case Waiting:
-		w.and(`parked = 0 AND (lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, txlog.WaitsFrom)
+		w.and(`parked = 0 AND (lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, entry.WaitsFrom)
 	case "":
 		if f.settled {
-			w.and(`(parked = 1 OR lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, txlog.WaitsFrom)
+			w.and(`(parked = 1 OR lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, entry.WaitsFrom)
 		}
 	}
 	if f.Transaction != "" {
@@ -140,7 +140,7 @@ func (f *Filter) judged() bool { return f.Kind != "" || f.Text != "" }
 
 // judge completes the selection of a unit found by conditions: its SQL or its error, as shown, must
 // contain the text.
-func (f *Filter) judge(u *txlog.Unit) bool {
+func (f *Filter) judge(u *entry.Unit) bool {
 	if f.Kind != "" {
 		k, err := readKind(f.Kind)
 		if ok := kindOf(u) == k || k.Code == ofText && k.holding(u) >= 0; err != nil || !ok {

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // GroupState is the role of an entry in a compensable group, a soft transaction; empty outside of
@@ -34,7 +34,7 @@ var GroupTexts = map[GroupState]string{
 }
 
 // GroupOf returns the role of a unit in its group.
-func GroupOf(u *txlog.Unit) GroupState {
+func GroupOf(u *entry.Unit) GroupState {
 	switch {
 	case u.Group():
 		return GroupPart

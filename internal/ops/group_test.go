@@ -5,22 +5,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // group writes a due group of two parts.
-func (r *rig) group(t *testing.T) (k *txlog.Unit, f []*txlog.Unit) {
+func (r *rig) group(t *testing.T) (k *entry.Unit, f []*entry.Unit) {
 	t.Helper()
-	id := txlog.NewID()
-	k = &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &txlog.Undo{}}
+	id := entry.NewID()
+	k = &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &entry.Undo{}}
 	for i, name := range []string{"orders", "stock"} {
-		u := &txlog.Unit{ID: txlog.NewID(), TransactionID: id, DataSource: name, Receipt: txlog.NewID(),
-			Statements: []txlog.Statement{{SQL: "UPDATE " + name, Params: `["s3cr3t"]`, Part: i + 1}}}
+		u := &entry.Unit{ID: entry.NewID(), TransactionID: id, DataSource: name, Receipt: entry.NewID(),
+			Statements: []entry.Statement{{SQL: "UPDATE " + name, Params: `["s3cr3t"]`, Part: i + 1}}}
 		f = append(f, u)
-		k.Undo.Parts = append(k.Undo.Parts, txlog.Part{Unit: u.ID, Receipt: u.Receipt, DataSource: name})
-		k.Statements = append(k.Statements, txlog.Statement{SQL: "undo " + name, Params: `["s3cr3t"]`, Part: i + 1})
+		k.Undo.Parts = append(k.Undo.Parts, entry.Part{Unit: u.ID, Receipt: u.Receipt, DataSource: name})
+		k.Statements = append(k.Statements, entry.Statement{SQL: "undo " + name, Params: `["s3cr3t"]`, Part: i + 1})
 	}
 	must(t, r.log.Add(t.Context(), time.Hour, append(f, k)...))
 	for _, u := range append(f, k) {
@@ -43,7 +43,7 @@ func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
 		}
 		_, err := r.Compensate(t.Context(), k.ID, ops.By{Who: "ann"})
 		wantError(t, "without a reason", err, ops.ErrInvalid)
-		_, err = r.Compensate(t.Context(), txlog.NewID(), ann)
+		_, err = r.Compensate(t.Context(), entry.NewID(), ann)
 		wantError(t, "what is no group", err, ops.ErrNotFound)
 		plain := r.wait(t, r.write(t, "orders", "UPDATE a"), "")
 		_, err = r.Compensate(t.Context(), plain.ID, ann)

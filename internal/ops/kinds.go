@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
-	"github.com/bedsql/bed/txlog"
 )
 
 // kind identifies similar errors.
@@ -39,7 +39,7 @@ var (
 )
 
 // kindOf is the kind of a unit's last error.
-func kindOf(u *txlog.Unit) kind {
+func kindOf(u *entry.Unit) kind {
 	return kind{u.DataSource, codeOf(u.LastError), likeText(maskedError(u))}
 }
 
@@ -76,8 +76,8 @@ func textKind(dataSource, text string) kind {
 
 // holding returns the index of a unit's first statement with the text of a kind; -1 if there is no
 // such statement.
-func (k kind) holding(u *txlog.Unit) int {
-	return slices.IndexFunc(u.Statements, func(s txlog.Statement) bool { return textKind(u.DataSource, s.SQL) == k })
+func (k kind) holding(u *entry.Unit) int {
+	return slices.IndexFunc(u.Statements, func(s entry.Statement) bool { return textKind(u.DataSource, s.SQL) == k })
 }
 
 // words are the subject of the kind: a masked error, or the beginning of an SQL text.

@@ -3,18 +3,18 @@ package ops
 import (
 	"fmt"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
-	"github.com/bedsql/bed/txlog"
 )
 
 // mask replaces a value in a displayed error.
 const mask = "?"
 
 // maskedError returns the last error of a unit for users who may not see values.
-func maskedError(u *txlog.Unit) string { return errmask.Mask(u.LastError, valuesOf(u)...) }
+func maskedError(u *entry.Unit) string { return errmask.Mask(u.LastError, valuesOf(u)...) }
 
 // valuesOf returns the parameters of a unit as a database could quote them.
-func valuesOf(u *txlog.Unit) (all []string) {
+func valuesOf(u *entry.Unit) (all []string) {
 	for _, s := range u.Statements {
 		args, err := s.Args()
 		if err != nil {

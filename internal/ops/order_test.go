@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestNewestFirstIsOldestFirstReversed(t *testing.T) {
@@ -17,7 +17,7 @@ func TestNewestFirstIsOldestFirstReversed(t *testing.T) {
 			texts := []string{"UPDATE a SET n = 1", "UPDATE b SET n = 2", "UPDATE a SET n = 3"}[:1+i%3]
 			u := r.write(t, []string{"orders", "ledger"}[i%2], texts...)
 			if i%4 != 0 {
-				must(t, r.log.Release(t.Context(), u, txlog.Verdict{Park: i%2 == 0, Err: "Error 1213 (40001): Deadlock found", CountTry: true}))
+				must(t, r.log.Release(t.Context(), u, entry.Verdict{Park: i%2 == 0, Err: "Error 1213 (40001): Deadlock found", CountTry: true}))
 			}
 		}
 		read := func(f ops.Filter, limit int, newest bool) (ids []string) {
@@ -51,10 +51,10 @@ func TestProgressTellsWhatBecameOfEntries(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
-		ids := []string{txlog.NewID()} // delivered since
+		ids := []string{entry.NewID()} // delivered since
 		for i := range 5 {
 			u := r.write(t, "orders", "UPDATE a SET n = 1", "UPDATE b SET n = 1")
-			must(t, r.log.Release(t.Context(), u, txlog.Verdict{Park: i < 2, Err: "no", CountTry: true}))
+			must(t, r.log.Release(t.Context(), u, entry.Verdict{Park: i < 2, Err: "no", CountTry: true}))
 			ids = append(ids, u.ID)
 		}
 		p, err := r.Progress(t.Context(), ids)

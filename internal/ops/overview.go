@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Overview is the state of a log.
@@ -212,7 +212,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	// Units with a next try in the future are the leased ones: there it is the end of the lease.
 	var leased, looked int
 	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.force("transaction_log_due")+
-		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND next_try_time < ? AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, txlog.WaitsFrom, b.most+1); err != nil {
+		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND next_try_time < ? AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, entry.WaitsFrom, b.most+1); err != nil {
 		return err
 	}
 	d.Leased, d.Waiting, d.Oldest, d.OldestID = min(leased, b.most), max(0, n-leased), created, oldest

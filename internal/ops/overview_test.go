@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestTheOverviewTellsHowEachDataSourceIs(t *testing.T) {
@@ -113,7 +113,7 @@ func TestErrorKindCountEqualsItsEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	for i := range 12 {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{
 			{SQL: "UPDATE t SET n = ?", Params: fmt.Sprintf("[%d]", 1+i%2)},
 		}}
 		must(t, r.log.Add(t.Context(), time.Hour, u))

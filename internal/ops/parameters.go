@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -30,7 +31,7 @@ type Parameter struct {
 }
 
 // Parameters returns the arguments of a statement. Pass values only for users who may see them.
-func Parameters(s txlog.Statement, values bool) ([]Parameter, error) {
+func Parameters(s entry.Statement, values bool) ([]Parameter, error) {
 	args, err := s.Args()
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func ReadParameters(text string) (string, error) {
 		Type *string `json:"type"`
 	}
 	text = strings.TrimSpace(text)
-	args, err := txlog.DecodeParams(text)
+	args, err := entry.DecodeParams(text)
 	if json.Unmarshal([]byte(text), &views) == nil && len(views) > 0 && views[0].Type != nil {
 		args, err = nil, nil
 		for i, v := range views {
@@ -108,7 +109,7 @@ func ReadParameters(text string) (string, error) {
 		}
 	}
 	if err == nil {
-		text, err = txlog.EncodeParams(args)
+		text, err = entry.EncodeParams(args)
 	}
 	one := (*txlog.ParamError)(nil)
 	switch {
@@ -155,7 +156,7 @@ func (v Parameter) arg() (a driver.NamedValue, err error) {
 	if err != nil {
 		return a, errors.New("its value is not of its type")
 	}
-	args, err := txlog.DecodeParams(string(one))
+	args, err := entry.DecodeParams(string(one))
 	if err != nil {
 		return a, errors.New("its value is not of its type, or the log does not know the type by this name")
 	}

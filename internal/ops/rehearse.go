@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
@@ -88,7 +89,7 @@ const (
 type pending struct {
 	place
 	text    string
-	unit    *txlog.Unit
+	unit    *entry.Unit
 	entries []string
 }
 
@@ -132,7 +133,7 @@ func (s *Store) pendingTexts(ctx context.Context, dataSource string, r *Rehearsa
 	seen := map[key]*pending{}
 	f := txlog.Filter{DataSource: dataSource}
 	for {
-		var units []*txlog.Unit
+		var units []*entry.Unit
 		if err := s.answer(ctx, func(ctx context.Context) (err error) { units, err = s.log.List(ctx, f); return err }); err != nil {
 			return nil, err
 		}
@@ -204,7 +205,7 @@ func (s *Store) rehearse(ctx context.Context, texts []*pending, report func(p *p
 			continue
 		}
 		// SQLite runs some pragmas when they are prepared.
-		if err := attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{{SQL: p.text}}); err != nil {
+		if err := attempt.OnlyDML(ctx, target.Dialect, nil, []entry.Statement{{SQL: p.text}}); err != nil {
 			report(p, true, err)
 			continue
 		}

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 func (a *amending) rehearse(t *testing.T, dataSource string) *ops.Rehearsal {
@@ -24,17 +24,17 @@ func TestRehearsalNamesWhatNoLongerFitsByKind(t *testing.T) {
 		if r := a.rehearse(t, "target"); r.Entries+r.Texts+len(r.Refused)+len(r.Unseen) != 0 {
 			t.Errorf("an empty log: %+v", r)
 		}
-		fits := txlog.Statement{SQL: a.set("amount", 1), Params: `["x"]`}
+		fits := entry.Statement{SQL: a.set("amount", 1), Params: `["x"]`}
 		for range 2 {
-			must(t, a.log.Retry(t.Context(), a.stuck(t, txlog.Verdict{}, nil, fits).ID))
+			must(t, a.log.Retry(t.Context(), a.stuck(t, entry.Verdict{}, nil, fits).ID))
 		}
 		if r := a.rehearse(t, ""); r.Entries != 2 || r.Texts != 1 || len(r.Refused)+len(r.Unseen) != 0 || r.More {
 			t.Errorf("all fits: %+v", r)
 		}
-		oldest := a.stuck(t, txlog.Verdict{}, nil, fits, a.old(t, 1))
-		a.stuck(t, txlog.Verdict{InDoubt: true}, receipted, a.old(t, 1), a.old(t, 2))
-		a.stuck(t, txlog.Verdict{}, nil, txlog.Statement{SQL: "DELETE FROM gone WHERE id = 's3cr3t'"})
-		a.stuck(t, txlog.Verdict{}, func(u *txlog.Unit) { u.NotReplayable = "it read" }, txlog.Statement{SQL: "DELETE FROM elsewhere"})
+		oldest := a.stuck(t, entry.Verdict{}, nil, fits, a.old(t, 1))
+		a.stuck(t, entry.Verdict{InDoubt: true}, receipted, a.old(t, 1), a.old(t, 2))
+		a.stuck(t, entry.Verdict{}, nil, entry.Statement{SQL: "DELETE FROM gone WHERE id = 's3cr3t'"})
+		a.stuck(t, entry.Verdict{}, func(u *entry.Unit) { u.NotReplayable = "it read" }, entry.Statement{SQL: "DELETE FROM elsewhere"})
 		a.write(t, "target", "DELETE FROM leased")
 		r := a.rehearse(t, "")
 		if r.Entries != 5 || r.Texts != 4 || len(r.Refused) != 2 || len(r.Unseen) != 0 {
@@ -48,7 +48,7 @@ func TestRehearsalNamesWhatNoLongerFitsByKind(t *testing.T) {
 		}
 		_, err := a.Rehearse(t.Context(), "nowhere")
 		wantError(t, "another data source", err, ops.ErrUnknownDataSource)
-		a.stuck(t, txlog.Verdict{}, func(u *txlog.Unit) { u.DataSource = "other" }, fits)
+		a.stuck(t, entry.Verdict{}, func(u *entry.Unit) { u.DataSource = "other" }, fits)
 		if r := a.rehearse(t, "other"); r.Entries != 1 || len(r.Unseen) != 1 || r.Unseen[0].DataSource != "other" || len(r.Refused) != 0 {
 			t.Errorf("one that is not configured: %+v", r)
 		}
@@ -67,7 +67,7 @@ func TestRehearsalRunsNothing(t *testing.T) {
 			SQLite:   "CREATE TRIGGER r BEFORE UPDATE ON account BEGIN INSERT INTO ran VALUES (1); END",
 		}.For(db.Driver))
 		for i := range 3 {
-			a.stuck(t, txlog.Verdict{}, nil, txlog.Statement{SQL: fmt.Sprintf("%s /* %d */", a.set("amount", 1), i), Params: `["x"]`})
+			a.stuck(t, entry.Verdict{}, nil, entry.Statement{SQL: fmt.Sprintf("%s /* %d */", a.set("amount", 1), i), Params: `["x"]`})
 		}
 		if r := a.rehearse(t, ""); r.Texts != 3 || len(r.Refused)+len(r.Unseen) != 0 {
 			t.Fatalf("got %+v", r)
@@ -90,8 +90,8 @@ func TestRehearsalBehindAPoolerLeavesNothingPrepared(t *testing.T) {
 	must(t, err)
 	a.Store, err = ops.New(a.log, ops.Config{Targets: map[string]delivery.Target{"target": a.target}})
 	must(t, err)
-	a.stuck(t, txlog.Verdict{}, nil, txlog.Statement{SQL: a.set("amount", 1), Params: `["x"]`})
-	a.stuck(t, txlog.Verdict{}, nil, a.old(t, 1))
+	a.stuck(t, entry.Verdict{}, nil, entry.Statement{SQL: a.set("amount", 1), Params: `["x"]`})
+	a.stuck(t, entry.Verdict{}, nil, a.old(t, 1))
 	if r := a.rehearse(t, ""); r.Texts != 2 || len(r.Refused) != 1 || len(r.Unseen) != 0 {
 		t.Fatalf("got %+v", r)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -245,24 +246,24 @@ func (r *rightsRig) use(t *testing.T, name string) (err error) {
 }
 
 // unit is a write that is in the log, owned by the administrator; it may be under an order key.
-func (r *rightsRig) unit(t *testing.T, id int, key string) *txlog.Unit {
+func (r *rightsRig) unit(t *testing.T, id int, key string) *entry.Unit {
 	t.Helper()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: r.target.Settings, Statements: []txlog.Statement{{SQL: fmt.Sprintf("INSERT INTO orders (id) VALUES (%d)", id)}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "target", Settings: r.target.Settings, Statements: []entry.Statement{{SQL: fmt.Sprintf("INSERT INTO orders (id) VALUES (%d)", id)}}}
 	u.Receipt = attempt.ReceiptID(r.target.Dialect, u.ID)
 	if key != "" {
-		u.Order = []txlog.Order{{Key: txlog.OrderPrefix + key}}
+		u.Order = []entry.Order{{Key: entry.OrderPrefix + key}}
 	}
 	return u
 }
 
 // left adds units and gives the first one up; those behind it wait.
-func (r *rightsRig) left(t *testing.T, v txlog.Verdict, units ...*txlog.Unit) {
+func (r *rightsRig) left(t *testing.T, v entry.Verdict, units ...*entry.Unit) {
 	t.Helper()
 	must(t, r.log.Add(t.Context(), time.Hour, units...))
 	must(t, r.log.Release(t.Context(), units[0], v))
 }
 
-var parkedWith = txlog.Verdict{Park: true, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}
+var parkedWith = entry.Verdict{Park: true, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}
 
 // application writes at once, under keys and in order, and leaves a write to the job.
 func (r *rightsRig) application(u *useOf) {
@@ -285,7 +286,7 @@ func (r *rightsRig) application(u *useOf) {
 
 	left, first, second := r.unit(u.t, u.from+5, ""), r.unit(u.t, u.from+6, "o"), r.unit(u.t, u.from+7, "o")
 	u.try("add to the log", u.storage.Add(ctx, time.Hour, left))
-	u.try("leave to the job", u.storage.Release(ctx, left, txlog.Verdict{Attempts: []txlog.Attempt{{At: time.Now(), Origin: "caller", Class: "retryable", Err: "x"}}}))
+	u.try("leave to the job", u.storage.Release(ctx, left, entry.Verdict{Attempts: []journal.Attempt{{At: time.Now(), Origin: "caller", Class: "retryable", Err: "x"}}}))
 	u.try("add to the log in order", u.storage.Add(ctx, time.Hour, first))
 	u.try("add to the log in order", u.storage.Add(ctx, time.Hour, second))
 	u.try("remove the first", u.storage.Remove(ctx, first))
@@ -307,10 +308,10 @@ func (r *rightsRig) application(u *useOf) {
 // job delivers, in order too, heals an order and purges.
 func (r *rightsRig) job(u *useOf) {
 	ctx := u.t.Context()
-	r.left(u.t, txlog.Verdict{}, r.unit(u.t, u.from+1, "o"), r.unit(u.t, u.from+2, "o"))
+	r.left(u.t, entry.Verdict{}, r.unit(u.t, u.from+1, "o"), r.unit(u.t, u.from+2, "o"))
 	clock := sqltext.Flavor.Clock(r.target.Dialect.Flavor)
 	r.exec(u.t, r.db,
-		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, log_gone) VALUES ('gone', '"+txlog.NewID()+"', '"+u.storage.Identity()+"', 0, 0, 0, 1), ('kept', '"+txlog.NewID()+"', '"+u.storage.Identity()+"', 0, 0, 0, 0)",
+		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, log_gone) VALUES ('gone', '"+entry.NewID()+"', '"+u.storage.Identity()+"', 0, 0, 0, 1), ('kept', '"+entry.NewID()+"', '"+u.storage.Identity()+"', 0, 0, 0, 0)",
 		"INSERT INTO bed_order (id, log_id, last, keep_until) VALUES ('order-idle', '"+u.storage.Identity()+"', 1, 0)")
 	r.exec(u.t, r.logDB, "INSERT INTO bed_order_key (id, last, head, waiting) VALUES ('order-idle', 1, '', 0)",
 		"INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, last_error, heartbeat, alive_until) VALUES ('target', '', '', 0, 1000, "+clock+" * 1000, 0, 0, NULL, 0, 0)")
@@ -360,7 +361,7 @@ func (u *useOf) console() *ops.Store {
 	return s
 }
 
-func (u *useOf) readAll(s *ops.Store, entry *txlog.Unit) {
+func (u *useOf) readAll(s *ops.Store, entry *entry.Unit) {
 	ctx := u.t.Context()
 	d, err := s.Entry(ctx, entry.ID)
 	u.try("show an entry", err)

@@ -11,6 +11,8 @@ import (
 	_ "github.com/bedsql/bed/bedsql/mysql"    // the log's backends
 	_ "github.com/bedsql/bed/bedsql/postgres" // …
 	_ "github.com/bedsql/bed/bedsql/sqlite"   // …
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -48,26 +50,26 @@ func newRig(t testing.TB, db testdb.DB) *rig {
 }
 
 // write adds a unit and keeps its lease.
-func (r *rig) write(t testing.TB, dataSource string, statements ...string) *txlog.Unit {
+func (r *rig) write(t testing.TB, dataSource string, statements ...string) *entry.Unit {
 	t.Helper()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: dataSource}
 	for _, text := range statements {
-		u.Statements = append(u.Statements, txlog.Statement{SQL: text, Params: `["s3cr3t",7]`})
+		u.Statements = append(u.Statements, entry.Statement{SQL: text, Params: `["s3cr3t",7]`})
 	}
 	must(t, r.log.Add(t.Context(), time.Hour, u))
 	return u
 }
 
 // wait leaves a unit to the job, park to an operator, each with an error.
-func (r *rig) wait(t testing.TB, u *txlog.Unit, text string) *txlog.Unit {
+func (r *rig) wait(t testing.TB, u *entry.Unit, text string) *entry.Unit {
 	t.Helper()
-	must(t, r.log.Release(t.Context(), u, txlog.Verdict{Err: text}))
+	must(t, r.log.Release(t.Context(), u, entry.Verdict{Err: text}))
 	return u
 }
 
-func (r *rig) park(t testing.TB, u *txlog.Unit, text string) *txlog.Unit {
+func (r *rig) park(t testing.TB, u *entry.Unit, text string) *entry.Unit {
 	t.Helper()
-	must(t, r.log.Release(t.Context(), u, txlog.Verdict{Err: text, Park: true, Attempts: []txlog.Attempt{{At: time.Now(), Origin: "caller", Class: "refused", Err: text}}}))
+	must(t, r.log.Release(t.Context(), u, entry.Verdict{Err: text, Park: true, Attempts: []journal.Attempt{{At: time.Now(), Origin: "caller", Class: "refused", Err: text}}}))
 	return u
 }
 
@@ -91,7 +93,7 @@ func (r *rig) list(t *testing.T, f ops.Filter, limit int) (ids []string) {
 	}
 }
 
-func idsOf(units ...*txlog.Unit) (ids []string) {
+func idsOf(units ...*entry.Unit) (ids []string) {
 	for _, u := range units {
 		ids = append(ids, u.ID)
 	}
@@ -104,47 +106,47 @@ func TestEntriesAreFoundByEveryFilterAndPage(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
-		tx := txlog.NewID()
+		tx := entry.NewID()
 		a := r.write(t, "orders", "UPDATE a SET x = '100%'")
 		b := r.wait(t, r.write(t, "orders", "UPDATE b SET y = ?", "UPDATE c_d SET z = ?"), "Error 1205 (HY000): Lock wait timeout exceeded")
 		c := r.park(t, r.write(t, "users", "INSERT INTO users VALUES (?)"), duplicate)
 		d := r.park(t, r.write(t, "orders", "INSERT INTO t VALUES (1)"), "")
-		e := &txlog.Unit{ID: txlog.NewID(), TransactionID: tx, DataSource: "users", Statements: []txlog.Statement{{SQL: "UPDATE e"}}}
+		e := &entry.Unit{ID: entry.NewID(), TransactionID: tx, DataSource: "users", Statements: []entry.Statement{{SQL: "UPDATE e"}}}
 		must(t, r.log.Add(t.Context(), time.Hour, e))
-		f := &txlog.Unit{ID: txlog.NewID(), TransactionID: tx, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE f"}}}
+		f := &entry.Unit{ID: entry.NewID(), TransactionID: tx, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE f"}}}
 		must(t, r.log.Add(t.Context(), time.Hour, f))
 		for what, q := range map[string]struct {
 			f    ops.Filter
-			want []*txlog.Unit
+			want []*entry.Unit
 		}{
-			"all":                            {ops.Filter{}, []*txlog.Unit{a, b, c, d, e, f}},
-			"of a data source":               {ops.Filter{DataSource: "users"}, []*txlog.Unit{c, e}},
+			"all":                            {ops.Filter{}, []*entry.Unit{a, b, c, d, e, f}},
+			"of a data source":               {ops.Filter{DataSource: "users"}, []*entry.Unit{c, e}},
 			"of none":                        {ops.Filter{DataSource: "Users"}, nil},
-			"parked":                         {ops.Filter{State: ops.Parked}, []*txlog.Unit{c, d}},
-			"leased":                         {ops.Filter{State: ops.Leased}, []*txlog.Unit{a, e, f}},
-			"waiting":                        {ops.Filter{State: ops.Waiting}, []*txlog.Unit{b}},
-			"parked of a data source":        {ops.Filter{State: ops.Parked, DataSource: "orders"}, []*txlog.Unit{d}},
-			"of a transaction":               {ops.Filter{Transaction: tx}, []*txlog.Unit{e, f}},
-			"of its own":                     {ops.Filter{Transaction: a.ID}, []*txlog.Unit{a}},
+			"parked":                         {ops.Filter{State: ops.Parked}, []*entry.Unit{c, d}},
+			"leased":                         {ops.Filter{State: ops.Leased}, []*entry.Unit{a, e, f}},
+			"waiting":                        {ops.Filter{State: ops.Waiting}, []*entry.Unit{b}},
+			"parked of a data source":        {ops.Filter{State: ops.Parked, DataSource: "orders"}, []*entry.Unit{d}},
+			"of a transaction":               {ops.Filter{Transaction: tx}, []*entry.Unit{e, f}},
+			"of its own":                     {ops.Filter{Transaction: a.ID}, []*entry.Unit{a}},
 			"of no transaction":              {ops.Filter{Transaction: "x"}, nil},
 			"old":                            {ops.Filter{OlderThan: time.Hour}, nil},
-			"text in SQL":                    {ops.Filter{Text: "INSERT INTO"}, []*txlog.Unit{c, d}},
-			"text in a later statement":      {ops.Filter{Text: "SET z"}, []*txlog.Unit{b}},
-			"text in all statements":         {ops.Filter{Text: "= ?"}, []*txlog.Unit{b}},
-			"no wildcards":                   {ops.Filter{Text: "c_d"}, []*txlog.Unit{b}},
-			"no wildcards, percent":          {ops.Filter{Text: "100%"}, []*txlog.Unit{a}},
+			"text in SQL":                    {ops.Filter{Text: "INSERT INTO"}, []*entry.Unit{c, d}},
+			"text in a later statement":      {ops.Filter{Text: "SET z"}, []*entry.Unit{b}},
+			"text in all statements":         {ops.Filter{Text: "= ?"}, []*entry.Unit{b}},
+			"no wildcards":                   {ops.Filter{Text: "c_d"}, []*entry.Unit{b}},
+			"no wildcards, percent":          {ops.Filter{Text: "100%"}, []*entry.Unit{a}},
 			"nothing by a wildcard":          {ops.Filter{Text: "U%D"}, nil},
 			"a backslash":                    {ops.Filter{Text: `\`}, nil},
-			"a quote":                        {ops.Filter{Text: `'1`}, []*txlog.Unit{a}},
+			"a quote":                        {ops.Filter{Text: `'1`}, []*entry.Unit{a}},
 			"case is distinguished":          {ops.Filter{Text: "update A"}, nil},
-			"text in an error":               {ops.Filter{Text: "Lock wait"}, []*txlog.Unit{b}},
-			"a name in an error":             {ops.Filter{Text: "users.email"}, []*txlog.Unit{c}},
-			"a masked error as it is shown":  {ops.Filter{Text: "Duplicate entry '?' for"}, []*txlog.Unit{c}},
+			"text in an error":               {ops.Filter{Text: "Lock wait"}, []*entry.Unit{b}},
+			"a name in an error":             {ops.Filter{Text: "users.email"}, []*entry.Unit{c}},
+			"a masked error as it is shown":  {ops.Filter{Text: "Duplicate entry '?' for"}, []*entry.Unit{c}},
 			"a value in an error":            {ops.Filter{Text: "s3cr3t"}, nil},
 			"a part of a value":              {ops.Filter{Text: "entry 's3"}, nil},
-			"a value, for who may see it":    {ops.Filter{Text: "s3cr3t", Reveal: true}, []*txlog.Unit{c}},
-			"text of a state":                {ops.Filter{Text: "UPDATE", State: ops.Waiting}, []*txlog.Unit{b}},
-			"text of a data source":          {ops.Filter{Text: "UPDATE", DataSource: "orders"}, []*txlog.Unit{a, b, f}},
+			"a value, for who may see it":    {ops.Filter{Text: "s3cr3t", Reveal: true}, []*entry.Unit{c}},
+			"text of a state":                {ops.Filter{Text: "UPDATE", State: ops.Waiting}, []*entry.Unit{b}},
+			"text of a data source":          {ops.Filter{Text: "UPDATE", DataSource: "orders"}, []*entry.Unit{a, b, f}},
 			"everything at once and nothing": {ops.Filter{Text: "UPDATE", DataSource: "orders", State: ops.Parked, Transaction: tx, OlderThan: 1}, nil},
 		} {
 			for _, limit := range []int{1, 2, 0} {
@@ -226,7 +228,7 @@ func TestLikeErrorsAreOneLineWithTheirNumber(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
-		var timeouts []*txlog.Unit
+		var timeouts []*entry.Unit
 		for i := range 7 {
 			r.park(t, r.write(t, "users", "INSERT"), fmt.Sprintf("Error 1062 (23000): Duplicate entry 'v%d' for key 'users.email'", i))
 			timeouts = append(timeouts, r.wait(t, r.write(t, "orders_3", "UPDATE"), fmt.Sprintf("read tcp 10.0.0.1:%d->10.0.0.2:3306: i/o timeout", 40_000+i)))

@@ -11,10 +11,11 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Trial is the result of a trial.
@@ -49,7 +50,7 @@ func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := by.Check(Try); err != nil {
 		return nil, err
 	}
-	var u *txlog.Unit
+	var u *entry.Unit
 	if err := s.answer(ctx, func(ctx context.Context) (err error) { u, err = s.log.Get(ctx, id); return err }); err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) {
 }
 
 // tryUnit tries a unit in the given form.
-func (s *Store) tryUnit(ctx context.Context, u *txlog.Unit, by By) (*Trial, error) {
+func (s *Store) tryUnit(ctx context.Context, u *entry.Unit, by By) (*Trial, error) {
 	target, err := s.triable(u)
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func (e *explained) Error() string        { return e.text }
 func (e *explained) Is(target error) bool { return target == e.kind }
 
 // triable returns the target of a unit, or why the unit cannot be tried.
-func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
+func (s *Store) triable(u *entry.Unit) (target delivery.Target, err error) {
 	switch {
 	case u.Leased:
 		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
@@ -99,7 +100,7 @@ func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	if err != nil {
 		return target, err
 	}
-	if target.Dialect.Flavor == txlog.FlavorMessages {
+	if target.Dialect.Flavor == sqltext.Messages {
 		return target, fmt.Errorf("%w: it is a message, and a broker has no transaction that could be rolled back", ErrInvalid)
 	}
 	if err := onlyDML(context.Background(), target.Dialect, nil, u); err != nil {
@@ -114,7 +115,7 @@ func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
 }
 
 // onlyDML is the job's own check.
-func onlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog.Unit) error {
+func onlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit) error {
 	var not *attempt.NotOneDML
 	err := attempt.OnlyDML(ctx, d, conn, u.Statements)
 	if errors.As(err, &not) {
@@ -125,7 +126,7 @@ func onlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *txlog
 
 // target returns the target of a unit, in a session like its own. The error is ErrNoTarget or
 // ErrInvalid, and its text only the reason.
-func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
+func (c *Config) target(u *entry.Unit) (delivery.Target, error) {
 	t, ok := c.Targets[u.DataSource]
 	switch {
 	case !ok:
@@ -143,7 +144,7 @@ func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
 }
 
 // complete adds remarks to a trial.
-func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
+func (s *Store) complete(ctx context.Context, u *entry.Unit, t *Trial) {
 	if u.NotReplayable != "" {
 		t.Notes = append(t.Notes, "the job will not run it: "+u.NotReplayable)
 	}
@@ -152,7 +153,7 @@ func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 	}
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
-	if judged, err := v.Judge(ctx, []*txlog.Unit{u}); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
+	if judged, err := v.Judge(ctx, []*entry.Unit{u}); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
 		t.Notes = append(t.Notes, fmt.Sprintf("%s: a delivery applies nothing any more; %s", judged[0].Short(), judged[0].Advice(u)))
 	}
 }
@@ -161,13 +162,13 @@ func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 type trier struct {
 	conn   driver.Conn
 	target delivery.Target
-	unit   *txlog.Unit
+	unit   *entry.Unit
 	// id is the connection's on MySQL.
 	id string
 }
 
 // try makes a trial. On an error it has tried nothing.
-func try(ctx context.Context, to delivery.Target, u *txlog.Unit) (*Trial, error) {
+func try(ctx context.Context, to delivery.Target, u *entry.Unit) (*Trial, error) {
 	conn, _, err := target.Dial(ctx, &to)
 	if err != nil {
 		return nil, err
@@ -202,16 +203,16 @@ func (t *trier) exec(ctx context.Context, text string) error {
 func (t *trier) prepare(ctx context.Context) error {
 	before, begin, inside := []string{}, "BEGIN", []string{}
 	switch t.target.Dialect.Flavor {
-	case txlog.FlavorMySQL:
+	case sqltext.MySQL:
 		// MySQL cannot bound a statement's time; see kill.
 		var err error
 		if t.id, err = attempt.Setting(ctx, t.conn, "SELECT CONNECTION_ID()"); err != nil {
 			return err
 		}
 		before, begin = []string{fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d, wait_timeout = 20", int(tryLock.Seconds()))}, "START TRANSACTION"
-	case txlog.FlavorSQLite:
+	case sqltext.SQLite:
 		before = []string{fmt.Sprintf("PRAGMA busy_timeout = %d", tryLock.Milliseconds())}
-	case txlog.FlavorPostgres:
+	case sqltext.Postgres:
 		// These are local to the transaction, so that nothing stays in a pooler's session.
 		inside = []string{
 			fmt.Sprintf("SET LOCAL lock_timeout = %d", tryLock.Milliseconds()),
@@ -253,7 +254,7 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 		}
 		trial.Rows = append(trial.Rows, rows)
 	}
-	if t.target.Dialect.Flavor == txlog.FlavorPostgres {
+	if t.target.Dialect.Flavor == sqltext.Postgres {
 		if failed := t.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); failed != nil {
 			out = attempt.Failed(t.target.Dialect, failed, false)
 		}
@@ -270,7 +271,7 @@ func (t *trier) rollback(ctx context.Context, trial *Trial) {
 		t.kill(own)
 		return
 	}
-	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
+	if t.target.Dialect.Flavor != sqltext.MySQL {
 		return
 	}
 	rows, _ := attempt.Ask(own, t.conn, "SHOW WARNINGS") // level, code, text

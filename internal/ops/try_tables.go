@@ -7,13 +7,12 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
 )
 
 // NotRolledBack lists the effects that a rollback does not undo, by database.
-var NotRolledBack = map[txlog.Flavor][]string{
-	txlog.FlavorMySQL:    {"numbers that AUTO_INCREMENT and sequences gave out are not given back", elsewhere},
-	txlog.FlavorPostgres: {"numbers that sequences gave out are not given back", elsewhere},
+var NotRolledBack = map[sqltext.Flavor][]string{
+	sqltext.MySQL:    {"numbers that AUTO_INCREMENT and sequences gave out are not given back", elsewhere},
+	sqltext.Postgres: {"numbers that sequences gave out are not given back", elsewhere},
 }
 
 const elsewhere = "what triggers and functions did elsewhere (tables without transactions, files, other servers, messages) is not rolled back"
@@ -26,7 +25,7 @@ const transactional = `'innodb', 'rocksdb', 'tokudb', 'ndbcluster', 'ndb'`
 // does not look behind views, nor at the writes of triggers and functions; for these the server
 // warns at the ROLLBACK.
 func (t *trier) transactional(ctx context.Context) error {
-	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
+	if t.target.Dialect.Flavor != sqltext.MySQL {
 		return nil
 	}
 	names := map[string]bool{}

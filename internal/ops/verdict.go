@@ -1,6 +1,8 @@
 package ops
 
-import "github.com/bedsql/bed/txlog"
+import (
+	"github.com/bedsql/bed/internal/entry"
+)
 
 // A Verdict tells whether an entry's writes are applied in its target. The values appear in JSON
 // and are promised to users.
@@ -63,7 +65,7 @@ func (j Judgement) Short() string {
 }
 
 // Advice returns the operator's choices.
-func (j Judgement) Advice(u *txlog.Unit) string {
+func (j Judgement) Advice(u *entry.Unit) string {
 	switch {
 	case j.Verdict == Applied:
 		return "discard is safe, retry only removes the entry"

@@ -13,6 +13,8 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -45,7 +47,7 @@ func (v *Verifier) Close() {
 }
 
 // Judge returns the verdict on each unit. It asks the data sources in parallel.
-func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
+func (v *Verifier) Judge(ctx context.Context, units []*entry.Unit) ([]Judgement, error) {
 	all := make([]Judgement, len(units))
 	asked := map[*asked][]int{}
 	for i, u := range units {
@@ -83,7 +85,7 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 
 // stillThere withdraws the verdict on an entry that is gone: its receipt may have been erased after
 // the delivery.
-func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Judgement) error {
+func (v *Verifier) stillThere(ctx context.Context, units []*entry.Unit, all []Judgement) error {
 	doubted := map[string]*Judgement{}
 	for i, j := range all {
 		if j.Verdict == NotApplied && j.Detail != notInDoubt {
@@ -108,7 +110,7 @@ type asked struct {
 	over *Judgement
 }
 
-func (v *Verifier) asked(u *txlog.Unit) *asked {
+func (v *Verifier) asked(u *entry.Unit) *asked {
 	at := place{u.DataSource, u.Settings, u.Session}
 	a := v.places[at]
 	if a == nil {
@@ -126,7 +128,7 @@ func (v *Verifier) asked(u *txlog.Unit) *asked {
 }
 
 // judge asks for the receipt of one unit. If the target does not answer, it is not asked again.
-func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
+func (a *asked) judge(ctx context.Context, u *entry.Unit) Judgement {
 	if a.over != nil {
 		return *a.over
 	}
@@ -174,7 +176,7 @@ type line struct {
 
 func (l *line) dial(ctx context.Context) (driver.Conn, error) {
 	conn, err := target.Look(ctx, &l.target)
-	if err == nil && l.brief && l.target.Dialect.Flavor == txlog.FlavorMySQL {
+	if err == nil && l.brief && l.target.Dialect.Flavor == sqltext.MySQL {
 		if _, _, err = attempt.Exec(ctx, conn, "SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2", nil); err != nil {
 			_ = conn.Close()
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -44,8 +45,8 @@ func TestVerdictConcernsTheEntrysSession(t *testing.T) {
 	must(t, attempt.EnsureReceipts(t.Context(), own.Dialect, public, receipts))
 	_, err = admin.Exec("CREATE TABLE public.w (n INT); CREATE TABLE " + role + ".w (n INT); ALTER TABLE " + role + ".w OWNER TO " + role)
 	must(t, err)
-	unit := func(receipt string) *txlog.Unit {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "shop", Settings: app.Settings, Session: facts.Session, Statements: []txlog.Statement{{SQL: "INSERT INTO w VALUES (1)"}}}
+	unit := func(receipt string) *entry.Unit {
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "shop", Settings: app.Settings, Session: facts.Session, Statements: []entry.Statement{{SQL: "INSERT INTO w VALUES (1)"}}}
 		if u.Receipt = receipt; receipt == "" {
 			u.Receipt = u.ID
 		}
@@ -59,12 +60,12 @@ func TestVerdictConcernsTheEntrysSession(t *testing.T) {
 	if out := attempt.Replay(t.Context(), own.Dialect, public, elsewhere, receipts); !out.Delivered() {
 		t.Fatal(out.Err)
 	}
-	for u, want := range map[*txlog.Unit]ops.Verdict{there: ops.Applied, elsewhere: ops.NotApplied, nowhere: ops.CannotTell} {
+	for u, want := range map[*entry.Unit]ops.Verdict{there: ops.Applied, elsewhere: ops.NotApplied, nowhere: ops.CannotTell} {
 		log := txlog.NewMemory()
 		must(t, log.Add(t.Context(), time.Minute, u))
 		v := ops.NewVerifier(log, ops.Config{Targets: map[string]delivery.Target{"shop": own}})
 		defer v.Close()
-		judged, err := v.Judge(t.Context(), []*txlog.Unit{u})
+		judged, err := v.Judge(t.Context(), []*entry.Unit{u})
 		must(t, err)
 		if judged[0].Verdict != want {
 			t.Errorf("%s in %q: %+v, want %q", u.Receipt, u.Session, judged[0], want)

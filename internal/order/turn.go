@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
@@ -123,7 +124,7 @@ func (t Turn) withdraw(ctx context.Context, w *besteffort.InFlight) error {
 }
 
 // behind is why a unit waits.
-func behind(u *txlog.Unit) error {
+func behind(u *entry.Unit) error {
 	b := &listener.BehindError{Entry: u.Behind}
 	if len(u.Order) > 0 {
 		b.Key = u.Order[0].Key
@@ -132,9 +133,9 @@ func behind(u *txlog.Unit) error {
 }
 
 // With returns order with a key added, unless the key is empty or present.
-func With(order []txlog.Order, key string) []txlog.Order {
-	if key == "" || slices.ContainsFunc(order, func(o txlog.Order) bool { return o.Key == key }) {
+func With(order []entry.Order, key string) []entry.Order {
+	if key == "" || slices.ContainsFunc(order, func(o entry.Order) bool { return o.Key == key }) {
 		return order
 	}
-	return append(slices.Clip(order), txlog.Order{Key: key})
+	return append(slices.Clip(order), entry.Order{Key: key})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/txlog"
@@ -52,7 +53,7 @@ type Session struct{ Settings, Session string }
 // Unit is a delivered unit. It belongs to its queue until it is Ended.
 type Unit struct {
 	// Entry is the unit in the log, and Lease its lease; nil without an entry.
-	Entry *txlog.Unit
+	Entry *entry.Unit
 	Lease *lease.Kept
 	// Certain is set if every attempt ended with a definite answer, and none met its receipt.
 	Certain bool
@@ -430,7 +431,7 @@ func (l *line) kept(units []*Unit, failed error) (kept []*Unit) {
 // together removes units in one write, and ends them. After an error it ends no unit, and
 // some may be removed.
 func (l *line) together(units []*Unit) error {
-	entries := make([]*txlog.Unit, len(units))
+	entries := make([]*entry.Unit, len(units))
 	for i, u := range units {
 		u.Lease.Refresh()
 		entries[i] = u.Entry
@@ -438,7 +439,7 @@ func (l *line) together(units []*Unit) error {
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Timeout)
 	defer cancel()
 	err := l.cfg.Storage.Remove(ctx, entries...)
-	var some *txlog.LeaseLostError
+	var some *entry.LeaseLostError
 	all := len(units) == 1 && errors.Is(err, txlog.ErrLeaseLost)
 	if err != nil && !all && !errors.As(err, &some) {
 		for _, u := range units {

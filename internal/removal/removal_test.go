@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -77,7 +78,7 @@ func TestCallerRemovesItsEntryWhenTooManyWait(t *testing.T) {
 func TestDelivererWaitsForARepeatedBatchOnRequest(t *testing.T) {
 	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		until := time.Now().Add(1500 * time.Millisecond)
-		r.log.fails = func([]*txlog.Unit) error {
+		r.log.fails = func([]*entry.Unit) error {
 			if time.Now().Before(until) {
 				return errDown
 			}
@@ -105,7 +106,7 @@ func TestDelivererWaitsForARepeatedBatchOnRequest(t *testing.T) {
 func TestUnremovableHeldBatchIsLeftAtTheEnd(t *testing.T) {
 	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		close(r.log.gate)
-		r.log.fails = func([]*txlog.Unit) error { return errDown }
+		r.log.fails = func([]*entry.Unit) error { return errDown }
 		r.add(t, 5, func(d *delivered) { d.Entry.Lease.Token = "a" })
 		time.Sleep(2 * time.Minute)
 		r.wantFailed(t, "5 left")
@@ -116,7 +117,7 @@ func TestUnremovableHeldBatchIsLeftAtTheEnd(t *testing.T) {
 func TestLogPanicEndsTheUnitsOfItsBatch(t *testing.T) {
 	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		close(r.log.gate)
-		r.log.fails = func([]*txlog.Unit) error { panic("log") }
+		r.log.fails = func([]*entry.Unit) error { panic("log") }
 		r.add(t, 5)
 		time.Sleep(time.Minute)
 		r.wantErased(t, 0)
@@ -129,7 +130,7 @@ func TestRemovalIsRepeatedOnlyDuringItsLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			removes(t, 2500*time.Millisecond, change, func(t *testing.T, r *rig) {
 				close(r.log.gate)
-				r.log.mute, r.log.fails = true, func([]*txlog.Unit) error { return errDown }
+				r.log.mute, r.log.fails = true, func([]*entry.Unit) error { return errDown }
 				r.add(t, 1)
 				time.Sleep(time.Minute)
 				if synctest.Wait(); r.all[0].ended[0] != "lost" {
@@ -152,8 +153,8 @@ func TestUnremovableUnitDoesNotKeepOthers(t *testing.T) {
 		close(r.log.gate)
 		var locked atomic.Bool
 		locked.Store(true)
-		r.log.fails = func(units []*txlog.Unit) error {
-			if locked.Load() && slices.ContainsFunc(units, func(u *txlog.Unit) bool { return u.ID == r.all[1].Entry.ID }) {
+		r.log.fails = func(units []*entry.Unit) error {
+			if locked.Load() && slices.ContainsFunc(units, func(u *entry.Unit) bool { return u.ID == r.all[1].Entry.ID }) {
 				return errDown
 			}
 			return nil
@@ -181,14 +182,14 @@ func TestUnremovableOrderKeyDoesNotKeepOthersInTheirBatch(t *testing.T) {
 		close(r.log.gate)
 		var locked atomic.Bool
 		locked.Store(true)
-		r.log.fails = func(units []*txlog.Unit) error {
-			if locked.Load() && slices.ContainsFunc(units, func(u *txlog.Unit) bool { return len(u.Order) > 0 && u.Order[0].Key == txlog.OrderPrefix+"locked" }) {
+		r.log.fails = func(units []*entry.Unit) error {
+			if locked.Load() && slices.ContainsFunc(units, func(u *entry.Unit) bool { return len(u.Order) > 0 && u.Order[0].Key == entry.OrderPrefix+"locked" }) {
 				return errDown
 			}
 			return nil
 		}
 		under := func(key string) func(*delivered) {
-			return func(d *delivered) { d.Entry.Order = []txlog.Order{{Key: txlog.OrderPrefix + key}} }
+			return func(d *delivered) { d.Entry.Order = []entry.Order{{Key: entry.OrderPrefix + key}} }
 		}
 		r.add(t, 1, under("locked"))
 		r.add(t, 1, under("other"))
@@ -217,7 +218,7 @@ func TestReceiptIsErasedOnlyOnceUnneeded(t *testing.T) {
 			func(d *delivered) { d.Entry.AddRepeated = true },
 			func(d *delivered) { d.Certain = false },
 			func(d *delivered) { // somebody else owns it
-				r.log.fails = func([]*txlog.Unit) error { return &txlog.LeaseLostError{IDs: []string{d.Entry.ID}} }
+				r.log.fails = func([]*entry.Unit) error { return &entry.LeaseLostError{IDs: []string{d.Entry.ID}} }
 			},
 			func(d *delivered) { d.Entry.Settings, d.Entry.Receipt = "a=1", "erased" },
 		} {
@@ -240,7 +241,7 @@ func TestReceiptsWithoutEntriesAreErasedWithTheOthers(t *testing.T) {
 		r.add(t, 1)
 		time.Sleep(Within)
 		synctest.Wait()
-		r.End(&deliver(&txlog.Unit{Receipt: "r"}).Unit)
+		r.End(&deliver(&entry.Unit{Receipt: "r"}).Unit)
 		time.Sleep(EraseWithin - time.Millisecond)
 		r.wantErased(t, 0)
 		time.Sleep(time.Millisecond)
@@ -269,8 +270,8 @@ func TestARemovalOutlivesTheContextOfItsCaller(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		close(r.log.gate)
-		id := txlog.NewID()
-		d := deliver(&txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}})
+		id := entry.NewID()
+		d := deliver(&entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}})
 		if err := r.log.Add(t.Context(), time.Minute, d.Entry); err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +302,7 @@ func TestCloseLeavesUnansweredRemovalsToTheJob(t *testing.T) {
 // unanswered has the first removal made, and not answered.
 func (r *rig) unanswered() {
 	first := true
-	r.log.fails = func(units []*txlog.Unit) error {
+	r.log.fails = func(units []*entry.Unit) error {
 		if !first {
 			return nil
 		}
@@ -358,8 +359,8 @@ func TestUntakenUnitKeepsItsReceiptWithoutAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 				close(r.log.gate)
-				id := txlog.NewID()
-				d := deliver(&txlog.Unit{ID: id, DataSource: "orders", Receipt: id, Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}})
+				id := entry.NewID()
+				d := deliver(&entry.Unit{ID: id, DataSource: "orders", Receipt: id, Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}})
 				if err := r.log.Add(t.Context(), time.Hour, d.Entry); err != nil {
 					t.Fatal(err)
 				}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/txlog"
@@ -25,7 +26,7 @@ type watched struct {
 	*txlog.Memory
 	begun time.Time
 	gate  chan struct{}
-	fails func(units []*txlog.Unit) error
+	fails func(units []*entry.Unit) error
 	// mute: it renews no lease. silent: it answers no removal.
 	mute, silent bool
 
@@ -39,7 +40,7 @@ type removal struct {
 	n  int
 }
 
-func (w *watched) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (w *watched) Remove(ctx context.Context, units ...*entry.Unit) error {
 	w.mu.Lock()
 	w.removals = append(w.removals, removal{time.Since(w.begun), len(units)})
 	w.mu.Unlock()
@@ -56,7 +57,7 @@ func (w *watched) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	return w.Memory.Remove(ctx, units...)
 }
 
-func (w *watched) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (w *watched) Renew(ctx context.Context, lease time.Duration, units ...*entry.Unit) ([]*entry.Unit, error) {
 	if w.mute {
 		return nil, errDown
 	}
@@ -69,7 +70,7 @@ type delivered struct {
 	ended []string
 }
 
-func deliver(unit *txlog.Unit) *delivered {
+func deliver(unit *entry.Unit) *delivered {
 	d := &delivered{Unit: Unit{Entry: unit, Certain: true}}
 	d.Ended = func(lost bool) { d.ended = append(d.ended, map[bool]string{true: "lost", false: "ended"}[lost]) }
 	return d
@@ -149,8 +150,8 @@ func held(r *rig, cfg Config) {
 func (r *rig) add(t *testing.T, n int, change ...func(*delivered)) {
 	t.Helper()
 	for range n {
-		id := txlog.NewID()
-		d := deliver(&txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Receipt: "r" + id, Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}})
+		id := entry.NewID()
+		d := deliver(&entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Receipt: "r" + id, Statements: []entry.Statement{{SQL: "UPDATE t SET n = 1"}}})
 		for _, f := range change {
 			f(d)
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // NotSent begins each error of this package.
@@ -65,7 +65,7 @@ func otherSettings(t *delivery.Target, settings string, err error) *ElsewhereErr
 	}
 }
 
-func otherAccount(t *delivery.Target, u *txlog.Unit) *ElsewhereError {
+func otherAccount(t *delivery.Target, u *entry.Unit) *ElsewhereError {
 	return &ElsewhereError{
 		Kind: "session",
 		Why: fmt.Sprintf("before its application had reached the database, the account %q wrote the entry; the session of %q may lead elsewhere",

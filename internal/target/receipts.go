@@ -10,6 +10,8 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -98,7 +100,7 @@ func (s *Source) Erase(ctx context.Context, conn driver.Conn, ids []string) erro
 // yet, it stores this one. A resent request under a key, or a job with other settings, must look in
 // the same place for the receipt.
 func (s *Source) checkSchema(ctx context.Context, conn driver.Conn) error {
-	if s.Dialect.Flavor != txlog.FlavorMySQL && s.Dialect.Flavor != txlog.FlavorPostgres {
+	if s.Dialect.Flavor != sqltext.MySQL && s.Dialect.Flavor != sqltext.Postgres {
 		return nil
 	}
 	if s.LogTimeout > 0 { // the caller's context may never end
@@ -141,7 +143,7 @@ func (s *Source) checkSchema(ctx context.Context, conn driver.Conn) error {
 
 // locate makes sure that an attempt of u on conn meets the receipts of earlier ones. It records the
 // place in the log, because a job that looks elsewhere would not see this attempt's receipt.
-func (s *Source) locate(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
+func (s *Source) locate(ctx context.Context, conn driver.Conn, u *entry.Unit) error {
 	certain := u.Fingerprint != ""
 	place := s.Known(certain)
 	if place == nil {
@@ -168,7 +170,7 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *txlog.Unit) er
 
 // SamePlace returns an ElsewhereError if conn, in a session of t, does not find the place of u's
 // receipt.
-func SamePlace(ctx context.Context, t *delivery.Target, conn driver.Conn, u *txlog.Unit) error {
+func SamePlace(ctx context.Context, t *delivery.Target, conn driver.Conn, u *entry.Unit) error {
 	if u.Place == "" {
 		return nil
 	}
@@ -193,7 +195,7 @@ const (
 
 // Attempt has run make an attempt of u on conn, which is in u's session. If u leaves a receipt, it
 // first finds or creates the table of receipts and records its place.
-func (s *Source) Attempt(ctx context.Context, conn driver.Conn, u *txlog.Unit, run func() attempt.Outcome) (attempt.Outcome, Reached) {
+func (s *Source) Attempt(ctx context.Context, conn driver.Conn, u *entry.Unit, run func() attempt.Outcome) (attempt.Outcome, Reached) {
 	if u.Receipt == "" {
 		return run(), Ran
 	}
@@ -205,7 +207,7 @@ func (s *Source) Attempt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r
 
 // Explain completes the outcome of an attempt of u: the error then tells which table or right on it
 // is missing.
-func (s *Source) Explain(ctx context.Context, conn driver.Conn, u *txlog.Unit, out attempt.Outcome) (attempt.Outcome, Reached) {
+func (s *Source) Explain(ctx context.Context, conn driver.Conn, u *entry.Unit, out attempt.Outcome) (attempt.Outcome, Reached) {
 	switch {
 	case u.Receipt == "" || out.Err == nil:
 	case attempt.NoReceipts(s.Dialect, s.Receipts, out.Err):

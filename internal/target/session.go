@@ -9,13 +9,13 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // SameAccount returns nil if t's account may deliver u, else an ElsewhereError. An entry without a Session
 // needs its writer's account, which leads to the same session.
-func SameAccount(t *delivery.Target, u *txlog.Unit) error {
+func SameAccount(t *delivery.Target, u *entry.Unit) error {
 	if u.Session != "" || u.Account == "" || u.Account == t.Account {
 		return nil
 	}
@@ -25,7 +25,7 @@ func SameAccount(t *delivery.Target, u *txlog.Unit) error {
 var errNoOther = errors.New("its target cannot be given other settings")
 
 // In returns the target for sessions with u's Settings and Session, or an ElsewhereError.
-func In(t delivery.Target, u *txlog.Unit) (delivery.Target, error) {
+func In(t delivery.Target, u *entry.Unit) (delivery.Target, error) {
 	if u.Settings != t.Settings {
 		with, err := t, errNoOther
 		if t.With != nil {
@@ -116,7 +116,7 @@ func StillIn(ctx context.Context, t *delivery.Target, conn driver.Conn) error {
 // another one. An entry has no session if no connection of its kind had been dialled; it gets its
 // session now. Only an *attempt.Session knows its session; any other connection was dialled for u,
 // and is checked by StillIn.
-func (s *Source) InSession(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
+func (s *Source) InSession(ctx context.Context, conn driver.Conn, u *entry.Unit) error {
 	known, ok := conn.(*attempt.Session)
 	if !ok {
 		return StillIn(ctx, &s.Target, conn)

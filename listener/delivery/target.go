@@ -17,7 +17,7 @@ type Target struct {
 	DriverLog func(to func(line string))
 	// DataSource is its name in the log.
 	DataSource string
-	// Settings are the DSN's settings of values and names: see txlog.Unit.
+	// Settings are the DSN's settings of values and names: see entry.Unit.
 	Settings string
 	// Account is the login user of its sessions; empty if unknown or irrelevant.
 	Account string

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -28,23 +29,23 @@ var claimerClaims = []claim{
 func ownedIsNotClaimed(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a")
 	add(t, s, long, u)
-	wantIDs(t, "claimed", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 10, Lease: long}))
-	must(t, s.Release(t.Context(), u, txlog.Verdict{}))
-	wantIDs(t, "claimed", []*txlog.Unit{takeOne(t, s, "orders", long)}, u)
-	wantIDs(t, "claimed", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 10, Lease: long}))
+	wantIDs(t, "claimed", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 10, Lease: long}))
+	must(t, s.Release(t.Context(), u, entry.Verdict{}))
+	wantIDs(t, "claimed", []*entry.Unit{takeOne(t, s, "orders", long)}, u)
+	wantIDs(t, "claimed", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 10, Lease: long}))
 }
 
 func claimOrder(t *testing.T, s txlog.Storage) {
 	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b", "UPDATE c"), newUnit("orders", "UPDATE d")
 	add(t, s, long, a, b, c)
 	// Release them in another order than they were added, never two within one millisecond.
-	for _, u := range []*txlog.Unit{b, c, a} {
-		must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+	for _, u := range []*entry.Unit{b, c, a} {
+		must(t, s.Release(t.Context(), u, entry.Verdict{}))
 		time.Sleep(3 * time.Millisecond)
 	}
-	first := take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 2, Lease: long})
+	first := take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 2, Lease: long})
 	wantIDs(t, "first claim", first, b, c)
-	wantIDs(t, "second claim", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 2, Lease: long}), a)
+	wantIDs(t, "second claim", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 2, Lease: long}), a)
 	if len(first[0].Statements) != 2 || first[0].Statements[1].SQL != "UPDATE c" {
 		t.Errorf("got statements %+v", first[0].Statements)
 	}
@@ -57,7 +58,7 @@ func claimOrder(t *testing.T, s txlog.Storage) {
 	eventually(t, "the leases end", func() bool {
 		return !get(t, s, d.ID).Leased && !get(t, s, e.ID).Leased && !get(t, s, f.ID).Leased
 	})
-	got := take(t, s, txlog.ClaimRequest{DataSource: "ties", Limit: 9, Lease: long})
+	got := take(t, s, entry.ClaimRequest{DataSource: "ties", Limit: 9, Lease: long})
 	if len(got) != 3 || got[0].NextTry.IsZero() {
 		t.Fatalf("got %d units, want 3", len(got))
 	}
@@ -65,27 +66,27 @@ func claimOrder(t *testing.T, s txlog.Storage) {
 }
 
 func picked(t *testing.T, s txlog.Storage) {
-	units := make([]*txlog.Unit, 6)
+	units := make([]*entry.Unit, 6)
 	for i := range units {
 		units[i] = newUnit("orders", "UPDATE "+strconv.Itoa(i), "UPDATE more")
 	}
 	add(t, s, long, units...)
 	for _, u := range slices.Backward(units) { // the order is not that of the ids
-		must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+		must(t, s.Release(t.Context(), u, entry.Verdict{}))
 		time.Sleep(3 * time.Millisecond)
 	}
-	var last *txlog.Unit
-	every := func(second int) func([]*txlog.Unit) []*txlog.Unit {
-		return func(due []*txlog.Unit) (some []*txlog.Unit) {
+	var last *entry.Unit
+	every := func(second int) func([]*entry.Unit) []*entry.Unit {
+		return func(due []*entry.Unit) (some []*entry.Unit) {
 			for i, u := range due {
-				if last = (&txlog.Unit{ID: u.ID, NextTry: u.NextTry}); i%2 == second {
+				if last = (&entry.Unit{ID: u.ID, NextTry: u.NextTry}); i%2 == second {
 					some = append(some, u)
 				}
 			}
 			return some
 		}
 	}
-	r := txlog.ClaimRequest{DataSource: "orders", Limit: 3, Lease: long, Pick: every(1)}
+	r := entry.ClaimRequest{DataSource: "orders", Limit: 3, Lease: long, Pick: every(1)}
 	wantIDs(t, "picked", take(t, s, r), units[4])
 	if left := get(t, s, units[5].ID); left.Leased || left.InDoubt || left.Tries != 0 || left.NextTry.After(left.ReadAt) {
 		t.Errorf("a unit that was left is now %+v", left)
@@ -97,22 +98,22 @@ func picked(t *testing.T, s txlog.Storage) {
 	if len(got[0].Statements) != 2 {
 		t.Errorf("it has the statements %+v", got[0].Statements)
 	}
-	wantIDs(t, "at the end", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long, After: last}), units[0])
-	wantIDs(t, "from the beginning", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long}), units[5], units[2])
+	wantIDs(t, "at the end", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long, After: last}), units[0])
+	wantIDs(t, "from the beginning", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long}), units[5], units[2])
 	// Several may be due at the same moment.
-	ties := []*txlog.Unit{newUnit("ties", "UPDATE a"), newUnit("ties", "UPDATE b"), newUnit("ties", "UPDATE c")}
+	ties := []*entry.Unit{newUnit("ties", "UPDATE a"), newUnit("ties", "UPDATE b"), newUnit("ties", "UPDATE c")}
 	addShort(t, s, ties...)
 	eventually(t, "the leases end", func() bool { return !get(t, s, ties[0].ID).Leased && !get(t, s, ties[2].ID).Leased })
 	first := get(t, s, ties[0].ID)
-	wantIDs(t, "after a tie", take(t, s, txlog.ClaimRequest{DataSource: "ties", Limit: 9, Lease: long, After: first}), ties[1:]...)
+	wantIDs(t, "after a tie", take(t, s, entry.ClaimRequest{DataSource: "ties", Limit: 9, Lease: long, After: first}), ties[1:]...)
 }
 
 func minAge(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a")
 	addDue(t, s, u)
-	wantIDs(t, "claimed too early", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, MinAge: long, Lease: long}))
+	wantIDs(t, "claimed too early", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 1, MinAge: long, Lease: long}))
 	eventually(t, "the unit is old enough", func() bool {
-		got := take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, MinAge: short, Lease: long})
+		got := take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 1, MinAge: short, Lease: long})
 		return len(got) == 1
 	})
 }
@@ -120,20 +121,20 @@ func minAge(t *testing.T, s txlog.Storage) {
 func oneDataSource(t *testing.T, s txlog.Storage) {
 	a, b := newUnit("orders", "UPDATE a"), newUnit("Orders", "UPDATE b")
 	addDue(t, s, a, b)
-	wantIDs(t, "claimed", take(t, s, txlog.ClaimRequest{DataSource: "Orders", Limit: 9, Lease: long}), b)
-	wantIDs(t, "claimed", take(t, s, txlog.ClaimRequest{DataSource: "none", Limit: 9, Lease: long}))
-	wantIDs(t, "claimed", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long}), a)
+	wantIDs(t, "claimed", take(t, s, entry.ClaimRequest{DataSource: "Orders", Limit: 9, Lease: long}), b)
+	wantIDs(t, "claimed", take(t, s, entry.ClaimRequest{DataSource: "none", Limit: 9, Lease: long}))
+	wantIDs(t, "claimed", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long}), a)
 }
 
 func inDoubt(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+	for _, u := range []*entry.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		// Its owner vanished.
 		addShort(t, s, u)
 		got := takeOne(t, s, "orders", long)
 		if !got.InDoubt {
 			t.Error("a unit whose owner vanished is not in doubt")
 		}
-		must(t, s.Release(t.Context(), got, txlog.Verdict{InDoubt: false}))
+		must(t, s.Release(t.Context(), got, entry.Verdict{InDoubt: false}))
 		// Its owner says that nothing was applied.
 		got = takeOne(t, s, "orders", long)
 		if got.InDoubt {
@@ -142,7 +143,7 @@ func inDoubt(t *testing.T, s txlog.Storage) {
 		if !get(t, s, u.ID).InDoubt {
 			t.Error("a unit that is being delivered is not in doubt for those who come after")
 		}
-		must(t, s.Release(t.Context(), got, txlog.Verdict{InDoubt: true}))
+		must(t, s.Release(t.Context(), got, entry.Verdict{InDoubt: true}))
 		got = takeOne(t, s, "orders", long)
 		if !got.InDoubt {
 			t.Error("a unit released in doubt is not in doubt")
@@ -152,20 +153,20 @@ func inDoubt(t *testing.T, s txlog.Storage) {
 }
 
 func released(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+	for _, u := range []*entry.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		addDue(t, s, u)
 		got := takeOne(t, s, "orders", long)
-		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
-		wantIDs(t, "claimed while it rests", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long}))
+		must(t, s.Release(t.Context(), got, entry.Verdict{After: long}))
+		wantIDs(t, "claimed while it rests", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long}))
 		must(t, s.Retry(t.Context(), u.ID))
 		got = takeOne(t, s, "orders", long)
-		must(t, s.Release(t.Context(), got, txlog.Verdict{CountTry: true, Err: "no", After: 50 * time.Millisecond}))
-		wantError(t, "second release", s.Release(t.Context(), got, txlog.Verdict{}), txlog.ErrLeaseLost)
+		must(t, s.Release(t.Context(), got, entry.Verdict{CountTry: true, Err: "no", After: 50 * time.Millisecond}))
+		wantError(t, "second release", s.Release(t.Context(), got, entry.Verdict{}), txlog.ErrLeaseLost)
 		if now := get(t, s, u.ID); now.Leased || now.Tries != 1 || now.LastError != "no" || now.Parked {
 			t.Errorf("got %+v", now)
 		}
 		got = takeOne(t, s, "orders", long)
-		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
+		must(t, s.Release(t.Context(), got, entry.Verdict{After: long}))
 		now := get(t, s, u.ID)
 		if now.Tries != 1 || now.LastError != "no" {
 			t.Errorf("got %d tries and error %q, want both unchanged", now.Tries, now.LastError)
@@ -177,10 +178,10 @@ func released(t *testing.T, s txlog.Storage) {
 }
 
 func parkedIsLeft(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+	for _, u := range []*entry.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		add(t, s, long, u)
-		must(t, s.Release(t.Context(), u, txlog.Verdict{Park: true, Err: "hopeless"}))
-		wantIDs(t, "claimed", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long}))
+		must(t, s.Release(t.Context(), u, entry.Verdict{Park: true, Err: "hopeless"}))
+		wantIDs(t, "claimed", take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long}))
 		if got := get(t, s, u.ID); !got.Parked || got.LastError != "hopeless" || got.Leased {
 			t.Errorf("got %+v", got)
 		}
@@ -189,7 +190,7 @@ func parkedIsLeft(t *testing.T, s txlog.Storage) {
 
 func neverShared(t *testing.T, s txlog.Storage) {
 	const claimers, units = 8, 120
-	all := make([]*txlog.Unit, units)
+	all := make([]*entry.Unit, units)
 	for i := range all {
 		texts := []string{"UPDATE a", "UPDATE b", "UPDATE c"}
 		all[i] = newUnit("orders", texts[:1+i%3]...)
@@ -201,7 +202,7 @@ func neverShared(t *testing.T, s txlog.Storage) {
 	for n := range claimers {
 		group.Go(func() {
 			for end := time.Now().Add(patience); time.Now().Before(end); {
-				got, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 5, Lease: long})
+				got, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 5, Lease: long})
 				mu.Lock()
 				if err != nil {
 					t.Errorf("claimer %d: %v", n, err)
@@ -227,7 +228,7 @@ func neverShared(t *testing.T, s txlog.Storage) {
 }
 
 func refusedClaims(t *testing.T, s txlog.Storage) {
-	for what, r := range map[string]txlog.ClaimRequest{
+	for what, r := range map[string]entry.ClaimRequest{
 		"no limit":       {DataSource: "orders", Lease: long},
 		"no lease":       {DataSource: "orders", Limit: 1},
 		"no data source": {Limit: 1, Lease: long},
@@ -247,7 +248,7 @@ func dataSources(t *testing.T, s txlog.Storage) {
 	}
 	parked := newUnit("parked", "UPDATE a")
 	add(t, s, long, parked)
-	must(t, s.Release(t.Context(), parked, txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), parked, entry.Verdict{Park: true}))
 	got, err := s.DataSources(t.Context())
 	must(t, err)
 	if !slices.Equal(got, want) {
@@ -263,7 +264,7 @@ func unreadable(t *testing.T, s txlog.Storage) {
 	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b", "UPDATE c"), newUnit("orders", "UPDATE d")
 	addDue(t, s, a, b, c)
 	must(t, damaged.Corrupt(t.Context(), b.ID))
-	got := take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long})
+	got := take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long})
 	if len(got) != 3 {
 		t.Fatalf("got units %v, want all three", ids(got))
 	}
@@ -272,7 +273,7 @@ func unreadable(t *testing.T, s txlog.Storage) {
 			t.Errorf("unit %s: got Unreadable %v", u.ID, u.Unreadable)
 		}
 		if u.ID == b.ID {
-			must(t, s.Release(t.Context(), u, txlog.Verdict{Park: true, Err: u.Unreadable.Error()}))
+			must(t, s.Release(t.Context(), u, entry.Verdict{Park: true, Err: u.Unreadable.Error()}))
 		} else {
 			must(t, s.Remove(t.Context(), u))
 		}

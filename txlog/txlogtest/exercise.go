@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -46,38 +47,38 @@ const (
 )
 
 // newUnit makes a unit of the given statements.
-func newUnit(dataSource string, statements ...string) *txlog.Unit {
-	id := txlog.NewID()
-	u := &txlog.Unit{ID: id, TransactionID: id, DataSource: dataSource, Settings: "time_zone=UTC", Lease: txlog.Lease{Token: txlog.NewID()}}
+func newUnit(dataSource string, statements ...string) *entry.Unit {
+	id := entry.NewID()
+	u := &entry.Unit{ID: id, TransactionID: id, DataSource: dataSource, Settings: "time_zone=UTC", Lease: entry.Lease{Token: entry.NewID()}}
 	for _, text := range statements {
-		u.Statements = append(u.Statements, txlog.Statement{SQL: text, Params: "[1]"})
+		u.Statements = append(u.Statements, entry.Statement{SQL: text, Params: "[1]"})
 	}
 	return u
 }
 
-func add(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Unit) {
+func add(t *testing.T, s txlog.Storage, lease time.Duration, units ...*entry.Unit) {
 	t.Helper()
 	must(t, s.Add(t.Context(), lease, units...))
 }
 
 // addShort adds a unit with a short lease. It shortens the lease after the write, because
 // the write may take longer on a busy machine.
-func addShort(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
+func addShort(t *testing.T, s txlog.Storage, units ...*entry.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
 	renew(t, s, short, units...)
 }
 
 // addDue adds units for immediate claims, in their order.
-func addDue(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
+func addDue(t *testing.T, s txlog.Storage, units ...*entry.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
 	for _, u := range units {
-		must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+		must(t, s.Release(t.Context(), u, entry.Verdict{}))
 	}
 }
 
-func take(t *testing.T, s txlog.Storage, r txlog.ClaimRequest) []*txlog.Unit {
+func take(t *testing.T, s txlog.Storage, r entry.ClaimRequest) []*entry.Unit {
 	t.Helper()
 	units, err := s.Claim(t.Context(), r)
 	must(t, err)
@@ -85,17 +86,17 @@ func take(t *testing.T, s txlog.Storage, r txlog.ClaimRequest) []*txlog.Unit {
 }
 
 // takeOne waits for a claimable unit of the data source.
-func takeOne(t *testing.T, s txlog.Storage, dataSource string, lease time.Duration) *txlog.Unit {
+func takeOne(t *testing.T, s txlog.Storage, dataSource string, lease time.Duration) *entry.Unit {
 	t.Helper()
-	var units []*txlog.Unit
+	var units []*entry.Unit
 	eventually(t, "a unit can be claimed", func() bool {
-		units = take(t, s, txlog.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: lease})
+		units = take(t, s, entry.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: lease})
 		return len(units) == 1
 	})
 	return units[0]
 }
 
-func get(t *testing.T, s txlog.Storage, id string) *txlog.Unit {
+func get(t *testing.T, s txlog.Storage, id string) *entry.Unit {
 	t.Helper()
 	u, err := s.Get(t.Context(), id)
 	must(t, err)
@@ -126,7 +127,7 @@ func wantError(t *testing.T, what string, err, want error) {
 }
 
 // renew renews the leases of owned units.
-func renew(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Unit) {
+func renew(t *testing.T, s txlog.Storage, lease time.Duration, units ...*entry.Unit) {
 	t.Helper()
 	lost, err := s.Renew(t.Context(), lease, units...)
 	must(t, err)
@@ -134,7 +135,7 @@ func renew(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.U
 }
 
 // wantHeld asserts which units the store holds, in the order of their ids.
-func wantHeld(t *testing.T, s txlog.Storage, want ...*txlog.Unit) {
+func wantHeld(t *testing.T, s txlog.Storage, want ...*entry.Unit) {
 	t.Helper()
 	list, err := s.List(t.Context(), txlog.Filter{})
 	must(t, err)
@@ -144,7 +145,7 @@ func wantHeld(t *testing.T, s txlog.Storage, want ...*txlog.Unit) {
 	}
 }
 
-func ids(units []*txlog.Unit) []string {
+func ids(units []*entry.Unit) []string {
 	all := make([]string, len(units))
 	for i, u := range units {
 		all[i] = u.ID
@@ -152,7 +153,7 @@ func ids(units []*txlog.Unit) []string {
 	return all
 }
 
-func wantIDs(t *testing.T, what string, got []*txlog.Unit, want ...*txlog.Unit) {
+func wantIDs(t *testing.T, what string, got []*entry.Unit, want ...*entry.Unit) {
 	t.Helper()
 	if g, w := ids(got), ids(want); !slices.Equal(g, w) {
 		t.Fatalf("%s: got units %v, want %v", what, g, w)

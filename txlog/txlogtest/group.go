@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -24,19 +25,19 @@ var groupClaims = []claim{
 }
 
 // newGroup makes a group of two parts, on orders and on stock, with n statements each.
-func newGroup(n int) (back *txlog.Unit, forward []*txlog.Unit) {
-	id := txlog.NewID()
-	back = &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &txlog.Undo{}, CompensateAfter: time.Minute, Lease: txlog.Lease{Token: txlog.NewID()}}
+func newGroup(n int) (back *entry.Unit, forward []*entry.Unit) {
+	id := entry.NewID()
+	back = &entry.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &entry.Undo{}, CompensateAfter: time.Minute, Lease: entry.Lease{Token: entry.NewID()}}
 	for i, name := range []string{"orders", "stock"} {
 		f := newUnit(name)
 		f.TransactionID, f.Receipt, f.Place, f.Session, f.CompensateAfter = id, f.ID, name+".place", "session", back.CompensateAfter
 		f.Lease.Token = back.Lease.Token
 		for range n {
-			f.Statements = append(f.Statements, txlog.Statement{SQL: "UPDATE " + name, Part: i + 1})
-			back.Statements = append(back.Statements, txlog.Statement{SQL: "undo " + name, Params: `["x"]`, Prepared: true, Required: txlog.Exactly(1), Part: i + 1})
+			f.Statements = append(f.Statements, entry.Statement{SQL: "UPDATE " + name, Part: i + 1})
+			back.Statements = append(back.Statements, entry.Statement{SQL: "undo " + name, Params: `["x"]`, Prepared: true, Required: entry.Exactly(1), Part: i + 1})
 		}
 		forward = append(forward, f)
-		back.Undo.Parts = append(back.Undo.Parts, txlog.Part{Unit: f.ID, Receipt: f.Receipt, DataSource: name, Settings: f.Settings, Session: f.Session, Place: f.Place})
+		back.Undo.Parts = append(back.Undo.Parts, entry.Part{Unit: f.ID, Receipt: f.Receipt, DataSource: name, Settings: f.Settings, Session: f.Session, Place: f.Place})
 	}
 	return back, forward
 }
@@ -76,7 +77,7 @@ func groupParked(t *testing.T, s txlog.Storage) {
 	wants(txlog.StateWaiting)
 	must(t, s.Remove(t.Context(), f[0]))
 	wants(txlog.StateWaiting)
-	must(t, s.Release(t.Context(), f[1], txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), f[1], entry.Verdict{Park: true}))
 	wants(txlog.StateParked)
 	must(t, s.Retry(t.Context(), f[1].ID))
 	wants(txlog.StateWaiting)
@@ -175,7 +176,7 @@ func groupTurnedAgain(t *testing.T, s txlog.Storage) {
 	must(t, err)
 	_, err = s.Compensate(t.Context(), k.ID, long, "second")
 	wantError(t, "turning what is being undone", err, txlog.ErrLeased)
-	must(t, s.Release(t.Context(), first, txlog.Verdict{Park: true, CountTry: true, Err: "it said no"}))
+	must(t, s.Release(t.Context(), first, entry.Verdict{Park: true, CountTry: true, Err: "it said no"}))
 	if got := get(t, s, k.ID); !got.HalfCompensated() || got.Tries != 1 {
 		t.Errorf("got %+v", got)
 	}
@@ -185,7 +186,7 @@ func groupTurnedAgain(t *testing.T, s txlog.Storage) {
 		t.Errorf("got %+v", second)
 	}
 	// It has no owner, and is due at once whatever its age.
-	got := take(t, s, txlog.ClaimRequest{DataSource: "stock", Limit: 1, MinAge: long, Lease: long})
+	got := take(t, s, entry.ClaimRequest{DataSource: "stock", Limit: 1, MinAge: long, Lease: long})
 	wantIDs(t, "claimed", got, k)
 	if got[0].Tries != 0 || !got[0].Compensating() {
 		t.Errorf("got %+v", got[0])
@@ -196,7 +197,7 @@ func groupTurnedAgain(t *testing.T, s txlog.Storage) {
 func groupNotDiscarded(t *testing.T, s txlog.Storage) {
 	k, f := newGroup(2)
 	addDue(t, s, append(f, k)...)
-	for _, u := range []*txlog.Unit{f[0], f[1], k} {
+	for _, u := range []*entry.Unit{f[0], f[1], k} {
 		wantError(t, "discarding", s.Discard(t.Context(), u.ID), txlog.ErrGroup)
 		must(t, s.Retry(t.Context(), u.ID))
 	}
@@ -231,11 +232,11 @@ func groupMoved(t *testing.T, s txlog.Storage) {
 	add(t, s, long, append(f, k)...)
 	got, err := s.Compensate(t.Context(), k.ID, long, "no")
 	must(t, err)
-	must(t, s.Release(t.Context(), got, txlog.Verdict{CountTry: true}))
+	must(t, s.Release(t.Context(), got, entry.Verdict{CountTry: true}))
 	got = takeOne(t, s, "stock", long)
-	must(t, s.Release(t.Context(), got, txlog.Verdict{DataSource: "orders", InDoubt: true}))
+	must(t, s.Release(t.Context(), got, entry.Verdict{DataSource: "orders", InDoubt: true}))
 	moved := takeOne(t, s, "orders", long)
-	wantIDs(t, "claimed", []*txlog.Unit{moved}, k)
+	wantIDs(t, "claimed", []*entry.Unit{moved}, k)
 	if moved.Tries != 0 || moved.DataSource != "orders" {
 		t.Errorf("got %+v", moved)
 	}
@@ -244,20 +245,20 @@ func groupMoved(t *testing.T, s txlog.Storage) {
 }
 
 func groupRefused(t *testing.T, s txlog.Storage) {
-	for what, spoil := range map[string]func(k *txlog.Unit, f []*txlog.Unit){
-		"a compensation under another id":         func(k *txlog.Unit, _ []*txlog.Unit) { k.ID = txlog.NewID() },
-		"a compensation with a receipt":           func(k *txlog.Unit, _ []*txlog.Unit) { k.Receipt = "r" },
-		"a compensation without parts":            func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts = nil },
-		"a compensation on no part's data source": func(k *txlog.Unit, _ []*txlog.Unit) { k.DataSource = "ledger" },
-		"a statement of no part":                  func(k *txlog.Unit, _ []*txlog.Unit) { k.Statements[0].Part = 3 },
-		"a part without a receipt":                func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts[0].Receipt = "" },
-		"a part without a unit":                   func(k *txlog.Unit, _ []*txlog.Unit) { k.Undo.Parts[0].Unit = "x" },
-		"a forward unit without a receipt":        func(_ *txlog.Unit, f []*txlog.Unit) { f[0].Receipt = "" },
-		"a forward unit under a key":              func(_ *txlog.Unit, f []*txlog.Unit) { f[0].Fingerprint = "f" },
-		"a forward unit that cannot be run again": func(_ *txlog.Unit, f []*txlog.Unit) { f[0].NotReplayable = "read" },
-		"a forward unit of two parts":             func(_ *txlog.Unit, f []*txlog.Unit) { f[0].Statements[1].Part = 2 },
-		"a time to compensate without a group": func(_ *txlog.Unit, f []*txlog.Unit) {
-			f[0].Statements = []txlog.Statement{{SQL: "UPDATE a"}}
+	for what, spoil := range map[string]func(k *entry.Unit, f []*entry.Unit){
+		"a compensation under another id":         func(k *entry.Unit, _ []*entry.Unit) { k.ID = entry.NewID() },
+		"a compensation with a receipt":           func(k *entry.Unit, _ []*entry.Unit) { k.Receipt = "r" },
+		"a compensation without parts":            func(k *entry.Unit, _ []*entry.Unit) { k.Undo.Parts = nil },
+		"a compensation on no part's data source": func(k *entry.Unit, _ []*entry.Unit) { k.DataSource = "ledger" },
+		"a statement of no part":                  func(k *entry.Unit, _ []*entry.Unit) { k.Statements[0].Part = 3 },
+		"a part without a receipt":                func(k *entry.Unit, _ []*entry.Unit) { k.Undo.Parts[0].Receipt = "" },
+		"a part without a unit":                   func(k *entry.Unit, _ []*entry.Unit) { k.Undo.Parts[0].Unit = "x" },
+		"a forward unit without a receipt":        func(_ *entry.Unit, f []*entry.Unit) { f[0].Receipt = "" },
+		"a forward unit under a key":              func(_ *entry.Unit, f []*entry.Unit) { f[0].Fingerprint = "f" },
+		"a forward unit that cannot be run again": func(_ *entry.Unit, f []*entry.Unit) { f[0].NotReplayable = "read" },
+		"a forward unit of two parts":             func(_ *entry.Unit, f []*entry.Unit) { f[0].Statements[1].Part = 2 },
+		"a time to compensate without a group": func(_ *entry.Unit, f []*entry.Unit) {
+			f[0].Statements = []entry.Statement{{SQL: "UPDATE a"}}
 		},
 	} {
 		k, f := newGroup(2)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -25,20 +26,20 @@ var operatorClaims = []claim{
 }
 
 func retried(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+	for _, u := range []*entry.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		add(t, s, long, u)
-		must(t, s.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, InDoubt: true, Err: "no", After: long}))
+		must(t, s.Release(t.Context(), u, entry.Verdict{Park: true, CountTry: true, InDoubt: true, Err: "no", After: long}))
 		must(t, s.Retry(t.Context(), u.ID))
 		if got := get(t, s, u.ID); got.Parked || got.Tries != 0 || !got.InDoubt || got.LastError != "no" {
 			t.Errorf("got %+v", got)
 		}
 		got := takeOne(t, s, "orders", long)
-		wantIDs(t, "claimed", []*txlog.Unit{got}, u)
+		wantIDs(t, "claimed", []*entry.Unit{got}, u)
 		if len(got.Statements) != len(u.Statements) || got.Unreadable != nil {
 			t.Errorf("got %+v", got)
 		}
 		// Retry also works on a resting unit.
-		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
+		must(t, s.Release(t.Context(), got, entry.Verdict{After: long}))
 		must(t, s.Retry(t.Context(), u.ID))
 		got = takeOne(t, s, "orders", short)
 		// A stale owner stays stale after an operator's decision.
@@ -50,8 +51,8 @@ func retried(t *testing.T, s txlog.Storage) {
 }
 
 func retriedYoung(t *testing.T, s txlog.Storage) {
-	young := func() []*txlog.Unit {
-		return take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long, MinAge: long})
+	young := func() []*entry.Unit {
+		return take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long, MinAge: long})
 	}
 	other, u := newUnit("orders", "UPDATE b"), newUnit("orders", "UPDATE a", "UPDATE b")
 	addDue(t, s, other, u)
@@ -67,12 +68,12 @@ func retriedYoung(t *testing.T, s txlog.Storage) {
 	claimed := young()
 	wantIDs(t, "claimed", claimed, u)
 	// From then on its age counts again.
-	must(t, s.Release(t.Context(), claimed[0], txlog.Verdict{}))
+	must(t, s.Release(t.Context(), claimed[0], entry.Verdict{}))
 	wantIDs(t, "claimed once more", young())
 }
 
 func discarded(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+	for _, u := range []*entry.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		addDue(t, s, u)
 		must(t, s.Discard(t.Context(), u.ID))
 		_, err := s.Get(t.Context(), u.ID)
@@ -93,7 +94,7 @@ func leasedIsRefused(t *testing.T, s txlog.Storage) {
 func mistypedID(t *testing.T, s txlog.Storage) {
 	one, two := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
 	addDue(t, s, one, two)
-	for _, u := range []*txlog.Unit{one, two} {
+	for _, u := range []*entry.Unit{one, two} {
 		head := strings.TrimSuffix(u.ID, "000")
 		for _, end := range []string{"001", "002", "010", "fff", "00g"} {
 			id := head + end
@@ -115,7 +116,7 @@ func mistypedID(t *testing.T, s txlog.Storage) {
 }
 
 func unknownID(t *testing.T, s txlog.Storage) {
-	for _, id := range []string{txlog.NewID(), "", "17", "'; DROP TABLE transaction_log; --"} {
+	for _, id := range []string{entry.NewID(), "", "17", "'; DROP TABLE transaction_log; --"} {
 		_, err := s.Get(t.Context(), id)
 		wantError(t, "get", err, txlog.ErrNotFound)
 		wantError(t, "retry", s.Retry(t.Context(), id), txlog.ErrNotFound)
@@ -127,22 +128,22 @@ func listed(t *testing.T, s txlog.Storage) {
 	a, b := newUnit("orders", "UPDATE a"), newUnit("users", "UPDATE b", "UPDATE c")
 	c, d := newUnit("orders", "UPDATE d"), newUnit("users", "UPDATE e")
 	add(t, s, long, d, c, b, a)
-	must(t, s.Release(t.Context(), b, txlog.Verdict{Park: true}))
-	must(t, s.Release(t.Context(), c, txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), b, entry.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), c, entry.Verdict{Park: true}))
 	second := b.ID[:len(b.ID)-1] + "1"
 	for what, q := range map[string]struct {
 		filter txlog.Filter
-		want   []*txlog.Unit
+		want   []*entry.Unit
 	}{
-		"all":                      {txlog.Filter{}, []*txlog.Unit{a, b, c, d}},
-		"parked":                   {txlog.Filter{Parked: true}, []*txlog.Unit{b, c}},
-		"of a data source":         {txlog.Filter{DataSource: "users"}, []*txlog.Unit{b, d}},
-		"parked of a data source":  {txlog.Filter{DataSource: "orders", Parked: true}, []*txlog.Unit{c}},
+		"all":                      {txlog.Filter{}, []*entry.Unit{a, b, c, d}},
+		"parked":                   {txlog.Filter{Parked: true}, []*entry.Unit{b, c}},
+		"of a data source":         {txlog.Filter{DataSource: "users"}, []*entry.Unit{b, d}},
+		"parked of a data source":  {txlog.Filter{DataSource: "orders", Parked: true}, []*entry.Unit{c}},
 		"old":                      {txlog.Filter{OlderThan: long}, nil},
-		"first page":               {txlog.Filter{Limit: 3}, []*txlog.Unit{a, b, c}},
-		"next page":                {txlog.Filter{Limit: 3, After: c.ID}, []*txlog.Unit{d}},
-		"after a unit's other row": {txlog.Filter{After: second}, []*txlog.Unit{c, d}},
-		"all filters":              {txlog.Filter{Parked: true, DataSource: "users", After: a.ID, OlderThan: time.Nanosecond, Limit: 1}, []*txlog.Unit{b}},
+		"first page":               {txlog.Filter{Limit: 3}, []*entry.Unit{a, b, c}},
+		"next page":                {txlog.Filter{Limit: 3, After: c.ID}, []*entry.Unit{d}},
+		"after a unit's other row": {txlog.Filter{After: second}, []*entry.Unit{c, d}},
+		"all filters":              {txlog.Filter{Parked: true, DataSource: "users", After: a.ID, OlderThan: time.Nanosecond, Limit: 1}, []*entry.Unit{b}},
 	} {
 		eventually(t, "the units are a millisecond old", func() bool {
 			old, err := s.List(t.Context(), txlog.Filter{OlderThan: time.Nanosecond})
@@ -167,12 +168,12 @@ func states(t *testing.T, s txlog.Storage) {
 	add(t, s, long, waiting, parked, removed, discarded, delivered)
 	delivered.Delivered = true
 	must(t, s.Remove(t.Context(), delivered))
-	must(t, s.Release(t.Context(), parked, txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), parked, entry.Verdict{Park: true}))
 	must(t, s.Remove(t.Context(), removed))
-	must(t, s.Release(t.Context(), discarded, txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), discarded, entry.Verdict{Park: true}))
 	must(t, s.Discard(t.Context(), discarded.ID))
-	second := func(u *txlog.Unit) string { return u.ID[:len(u.ID)-1] + "1" }
-	got, err := s.States(t.Context(), waiting.ID, parked.ID, removed.ID, discarded.ID, second(waiting), second(discarded), waiting.ID, "", "17", delivered.ID, second(delivered), "\xff", txlog.NewID())
+	second := func(u *entry.Unit) string { return u.ID[:len(u.ID)-1] + "1" }
+	got, err := s.States(t.Context(), waiting.ID, parked.ID, removed.ID, discarded.ID, second(waiting), second(discarded), waiting.ID, "", "17", delivered.ID, second(delivered), "\xff", entry.NewID())
 	must(t, err)
 	want := []txlog.State{txlog.StateWaiting, txlog.StateParked, txlog.StateUnknown, txlog.StateDiscarded,
 		txlog.StateWaiting, txlog.StateDiscarded, txlog.StateWaiting, txlog.StateUnknown, txlog.StateUnknown,
@@ -196,7 +197,7 @@ func missing(t *testing.T, s txlog.Storage) {
 	if len(none) != 0 {
 		t.Errorf("of no units %q are missing", none)
 	}
-	var there []*txlog.Unit
+	var there []*entry.Unit
 	var asked, want []string
 	for i := range 700 {
 		u := newUnit("orders", "UPDATE a", "UPDATE b")
@@ -208,7 +209,7 @@ func missing(t *testing.T, s txlog.Storage) {
 		}
 	}
 	add(t, s, long, there...)
-	must(t, s.Release(t.Context(), there[0], txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), there[0], entry.Verdict{Park: true}))
 	// Other texts are missing, too.
 	odd := []string{"", "17", "\x00\xff", strings.ToUpper(there[0].ID), strings.Repeat("x", 100_000)}
 	second := there[1].ID[:len(there[1].ID)-1] + "1"
@@ -279,8 +280,8 @@ func counted(t *testing.T, s txlog.Storage) {
 	d := newUnit("Users", "UPDATE e")
 	add(t, s, long, a)
 	add(t, s, long, b, c, d)
-	must(t, s.Release(t.Context(), b, txlog.Verdict{}))
-	must(t, s.Release(t.Context(), c, txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), b, entry.Verdict{}))
+	must(t, s.Release(t.Context(), c, entry.Verdict{Park: true}))
 	stats, err := s.Stats(t.Context())
 	must(t, err)
 	if len(stats) != 2 || stats[0].DataSource != "Users" || stats[1].DataSource != "orders" {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -20,16 +21,16 @@ var orderClaims = []claim{
 }
 
 // ordered makes a unit under order keys.
-func ordered(keys ...string) *txlog.Unit {
+func ordered(keys ...string) *entry.Unit {
 	u := newUnit("orders", "UPDATE a")
 	u.Receipt = u.ID
 	for _, k := range keys {
-		u.Order = append(u.Order, txlog.Order{Key: txlog.OrderPrefix + k})
+		u.Order = append(u.Order, entry.Order{Key: entry.OrderPrefix + k})
 	}
 	return u
 }
 
-func wantBehind(t *testing.T, s txlog.Storage, u, head *txlog.Unit) {
+func wantBehind(t *testing.T, s txlog.Storage, u, head *entry.Unit) {
 	t.Helper()
 	want := ""
 	if head != nil {
@@ -40,17 +41,17 @@ func wantBehind(t *testing.T, s txlog.Storage, u, head *txlog.Unit) {
 	}
 }
 
-func claimOrdered(t *testing.T, s txlog.Storage) []*txlog.Unit {
+func claimOrdered(t *testing.T, s txlog.Storage) []*entry.Unit {
 	t.Helper()
-	return take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 100, Lease: long})
+	return take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 100, Lease: long})
 }
 
 func orderedFollows(t *testing.T, s txlog.Storage) {
-	key := txlog.NewID()
-	a, b, c, other := ordered(key), ordered(key), ordered(key), ordered(txlog.NewID())
+	key := entry.NewID()
+	a, b, c, other := ordered(key), ordered(key), ordered(key), ordered(entry.NewID())
 	a.Statements = append(a.Statements, a.Statements[0])
 	b.Statements = append(b.Statements, b.Statements[0])
-	for _, u := range []*txlog.Unit{a, b, c, other} {
+	for _, u := range []*entry.Unit{a, b, c, other} {
 		add(t, s, long, u)
 	}
 	if a.Behind != "" || b.Behind != a.ID || c.Behind != a.ID || other.Behind != "" {
@@ -64,7 +65,7 @@ func orderedFollows(t *testing.T, s txlog.Storage) {
 	must(t, s.Remove(t.Context(), a))
 	wantBehind(t, s, b, nil)
 	wantBehind(t, s, c, b)
-	got := take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 100, Lease: long, MinAge: long})
+	got := take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 100, Lease: long, MinAge: long})
 	wantIDs(t, "claimed whatever its age", got, b)
 	if len(got[0].Statements) != 2 || !got[0].InDoubt {
 		t.Fatalf("got %+v", got[0])
@@ -78,7 +79,7 @@ func orderedFollows(t *testing.T, s txlog.Storage) {
 }
 
 func orderNumbers(t *testing.T, s txlog.Storage) {
-	key, last := txlog.NewID(), int64(0)
+	key, last := entry.NewID(), int64(0)
 	for range 5 {
 		u := ordered(key)
 		add(t, s, long, u)
@@ -91,9 +92,9 @@ func orderNumbers(t *testing.T, s txlog.Storage) {
 }
 
 func orderedTwice(t *testing.T, s txlog.Storage) {
-	x, y := txlog.NewID(), txlog.NewID()
+	x, y := entry.NewID(), entry.NewID()
 	a, b, both, after := ordered(x), ordered(y), ordered(y, x), ordered(x)
-	for _, u := range []*txlog.Unit{a, b, both, after} {
+	for _, u := range []*entry.Unit{a, b, both, after} {
 		add(t, s, long, u)
 	}
 	must(t, s.Remove(t.Context(), a))
@@ -107,7 +108,7 @@ func orderedTwice(t *testing.T, s txlog.Storage) {
 }
 
 func orderedTogether(t *testing.T, s txlog.Storage) {
-	key := txlog.NewID()
+	key := entry.NewID()
 	a, b := ordered(key), ordered(key)
 	add(t, s, long, a, newUnit("orders", "UPDATE b"), b)
 	if a.Behind != "" || b.Behind != a.ID || b.Order[0].Number <= a.Order[0].Number {
@@ -118,24 +119,24 @@ func orderedTogether(t *testing.T, s txlog.Storage) {
 }
 
 func orderedParked(t *testing.T, s txlog.Storage) {
-	key := txlog.NewID()
+	key := entry.NewID()
 	a, b := ordered(key), ordered(key)
 	add(t, s, long, a)
 	add(t, s, long, b)
-	must(t, s.Release(t.Context(), a, txlog.Verdict{Park: true, Err: "no"}))
+	must(t, s.Release(t.Context(), a, entry.Verdict{Park: true, Err: "no"}))
 	wantIDs(t, "claimed beside a parked head", claimOrdered(t, s))
 	must(t, s.Retry(t.Context(), a.ID))
 	got := claimOrdered(t, s)
 	wantIDs(t, "claimed", got, a)
-	must(t, s.Release(t.Context(), got[0], txlog.Verdict{Park: true, Err: "no"}))
+	must(t, s.Release(t.Context(), got[0], entry.Verdict{Park: true, Err: "no"}))
 	must(t, s.Discard(t.Context(), a.ID))
 	wantIDs(t, "claimed", claimOrdered(t, s), b)
 }
 
 func orderedWaiting(t *testing.T, s txlog.Storage) {
-	key := txlog.NewID()
+	key := entry.NewID()
 	a, b, c, d := ordered(key), ordered(key), ordered(key), ordered(key)
-	for _, u := range []*txlog.Unit{a, b, c, d} {
+	for _, u := range []*entry.Unit{a, b, c, d} {
 		add(t, s, long, u)
 	}
 	must(t, s.Discard(t.Context(), b.ID))
@@ -150,10 +151,10 @@ func orderedWaiting(t *testing.T, s txlog.Storage) {
 }
 
 func orderedRace(t *testing.T, s txlog.Storage) {
-	keys := []string{txlog.NewID(), txlog.NewID(), txlog.NewID()}
+	keys := []string{entry.NewID(), entry.NewID(), entry.NewID()}
 	var mu sync.Mutex
 	seen := map[string][]int64{}
-	deliver := func(u *txlog.Unit) {
+	deliver := func(u *entry.Unit) {
 		mu.Lock()
 		for _, o := range u.Order {
 			seen[o.Key] = append(seen[o.Key], o.Number)
@@ -209,7 +210,7 @@ func orderedRace(t *testing.T, s txlog.Storage) {
 }
 
 func orderMissing(t *testing.T, s txlog.Storage) {
-	a := ordered(txlog.NewID())
+	a := ordered(entry.NewID())
 	key := a.Order[0].Key
 	isThere := func() bool {
 		missing, err := s.Missing(t.Context(), []string{key})
@@ -226,7 +227,7 @@ func orderMissing(t *testing.T, s txlog.Storage) {
 }
 
 func orderValid(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{ordered("a'b"), ordered("a", "a")} {
+	for _, u := range []*entry.Unit{ordered("a'b"), ordered("a", "a")} {
 		if s.Add(t.Context(), long, u) == nil {
 			t.Errorf("%+v was added", u)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -35,12 +36,12 @@ var writerClaims = []claim{
 
 func addedIsThere(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a SET x = 1", "UPDATE b SET y = ?")
-	u.TransactionID = txlog.NewID()
+	u.TransactionID = entry.NewID()
 	u.NotReplayable, u.Place, u.Session = "it read first", `"a \\ b".c`, `search_path="a \\ b"`
 	u.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
-	u.Statements[0].Required, u.Statements[1].Required = txlog.AtLeast(2), txlog.Exactly(0)
-	u.After = []string{txlog.NewID(), txlog.NewID()}
+	u.Statements[0].Required, u.Statements[1].Required = entry.AtLeast(2), entry.Exactly(0)
+	u.After = []string{entry.NewID(), entry.NewID()}
 	before := time.Now()
 	add(t, s, long, u)
 	if d := u.Lease.Deadline; d.Before(before.Add(long)) || d.After(time.Now().Add(long)) {
@@ -73,8 +74,8 @@ func receiptKept(t *testing.T, s txlog.Storage) {
 	plain, own, keyed := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
 	own.Receipt = own.ID
 	keyed.Receipt, keyed.Fingerprint = strings.Repeat("~", 80), strings.Repeat("日", 21)+" "
-	all := []*txlog.Unit{plain, own, keyed}
-	same := func(how string, got []*txlog.Unit) {
+	all := []*entry.Unit{plain, own, keyed}
+	same := func(how string, got []*entry.Unit) {
 		t.Helper()
 		wantIDs(t, how, got, all...)
 		for i, u := range got {
@@ -84,13 +85,13 @@ func receiptKept(t *testing.T, s txlog.Storage) {
 		}
 	}
 	addDue(t, s, all...)
-	same("get", []*txlog.Unit{get(t, s, plain.ID), get(t, s, own.ID), get(t, s, keyed.ID)})
+	same("get", []*entry.Unit{get(t, s, plain.ID), get(t, s, own.ID), get(t, s, keyed.ID)})
 	list, err := s.List(t.Context(), txlog.Filter{})
 	must(t, err)
 	same("list", list)
-	var claimed []*txlog.Unit
+	var claimed []*entry.Unit
 	eventually(t, "all are claimed", func() bool {
-		claimed = append(claimed, take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long})...)
+		claimed = append(claimed, take(t, s, entry.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long})...)
 		return len(claimed) == len(all)
 	})
 	same("claim", claimed)
@@ -112,7 +113,7 @@ func copiedIn(t *testing.T, s txlog.Storage) {
 
 func severalUnits(t *testing.T, s txlog.Storage) {
 	must(t, s.Add(t.Context(), long))
-	var all []*txlog.Unit
+	var all []*entry.Unit
 	for i := range 3 {
 		all = append(all, newUnit("ds"+strconv.Itoa(i), strings.Split(strings.Repeat("UPDATE a,", i+1), ",")[:i+1]...))
 	}
@@ -125,7 +126,7 @@ func severalUnits(t *testing.T, s txlog.Storage) {
 func removed(t *testing.T, s txlog.Storage) {
 	one, two := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
 	add(t, s, long, one, two)
-	for _, u := range []*txlog.Unit{one, two} {
+	for _, u := range []*entry.Unit{one, two} {
 		must(t, s.Remove(t.Context(), u))
 		_, err := s.Get(t.Context(), u.ID)
 		wantError(t, "get", err, txlog.ErrNotFound)
@@ -138,7 +139,7 @@ func removeSome(t *testing.T, s txlog.Storage) {
 	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b"), newUnit("orders", "UPDATE c")
 	add(t, s, long, a, b, c)
 	stale := *b
-	stale.Lease.Token = txlog.NewID()
+	stale.Lease.Token = entry.NewID()
 	wantError(t, "removal", s.Remove(t.Context(), a, &stale, c), txlog.ErrLeaseLost)
 	wantHeld(t, s, b)
 }
@@ -148,7 +149,7 @@ func oddBytes(t *testing.T, s txlog.Storage) {
 		"SELECT '\x00'", "\xff\xfe", "INSERT INTO t VALUES ('日本語 🚚 \\ '' \" ` ? $1 :a {sql}')", "-- base64 AAAA", "", "  \r\n\t ", "-- base64",
 	}
 	u := newUnit("Größe/☃ a", texts...)
-	params, err := txlog.EncodeParams([]driver.NamedValue{
+	params, err := entry.EncodeParams([]driver.NamedValue{
 		{Ordinal: 1, Value: "\x00\xff"}, {Ordinal: 2, Value: []byte{0, 1, 255}}, {Ordinal: 3, Value: "🚚 \\' \" \u2028"},
 	})
 	must(t, err)
@@ -159,12 +160,12 @@ func oddBytes(t *testing.T, s txlog.Storage) {
 	if !reflect.DeepEqual(got.Statements, u.Statements) {
 		t.Errorf("got %+v, want %+v", got.Statements, u.Statements)
 	}
-	must(t, s.Release(t.Context(), got, txlog.Verdict{Err: "at \x00 and \xff: 日本"}))
+	must(t, s.Release(t.Context(), got, entry.Verdict{Err: "at \x00 and \xff: 日本"}))
 	if e := get(t, s, u.ID).LastError; !strings.HasPrefix(e, "at ") || !strings.HasSuffix(e, ": 日本") {
 		t.Errorf("got the error text %q", e)
 	}
 	got = takeOne(t, s, u.DataSource, long)
-	must(t, s.Release(t.Context(), got, txlog.Verdict{Err: strings.Repeat("日本", 100_000)}))
+	must(t, s.Release(t.Context(), got, entry.Verdict{Err: strings.Repeat("日本", 100_000)}))
 	if e := get(t, s, u.ID).LastError; !strings.HasPrefix(e, "日本") || !strings.HasSuffix(e, "…") {
 		t.Errorf("got an error text of %d bytes", len(e))
 	}
@@ -180,17 +181,17 @@ func megabyte(t *testing.T, s txlog.Storage) {
 }
 
 func manyStatements(t *testing.T, s txlog.Storage) {
-	texts := make([]string, txlog.MaxStatements+1)
+	texts := make([]string, entry.MaxStatements+1)
 	for i := range texts {
 		texts[i] = "UPDATE t SET x = " + strconv.Itoa(i)
 	}
 	if err := s.Add(t.Context(), long, newUnit("orders", texts...)); err == nil {
 		t.Error("a unit of 4097 statements was accepted")
 	}
-	u := newUnit("orders", texts[:txlog.MaxStatements]...)
+	u := newUnit("orders", texts[:entry.MaxStatements]...)
 	add(t, s, long, u)
 	renew(t, s, long, u)
-	must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+	must(t, s.Release(t.Context(), u, entry.Verdict{}))
 	got := takeOne(t, s, "orders", long)
 	if got.Unreadable != nil || !reflect.DeepEqual(got.Statements, u.Statements) {
 		t.Errorf("the statements came back changed (%v)", got.Unreadable)
@@ -200,25 +201,25 @@ func manyStatements(t *testing.T, s txlog.Storage) {
 }
 
 func refusedUnits(t *testing.T, s txlog.Storage) {
-	for name, spoil := range map[string]func(*txlog.Unit){
-		"no id":                  func(u *txlog.Unit) { u.ID = "" },
-		"an id of another kind":  func(u *txlog.Unit) { u.ID = "17" },
-		"the id of a second row": func(u *txlog.Unit) { u.ID = u.ID[:len(u.ID)-1] + "1" },
-		"no statement":           func(u *txlog.Unit) { u.Statements = nil },
-		"no data source":         func(u *txlog.Unit) { u.DataSource = "" },
-		"a data source with NUL": func(u *txlog.Unit) { u.DataSource = "a\x00" },
-		"a blank at the end":     func(u *txlog.Unit) { u.DataSource = "a " },
-		"a long data source":     func(u *txlog.Unit) { u.DataSource = strings.Repeat("ü", 256) },
-		"a long token":           func(u *txlog.Unit) { u.Lease.Token = strings.Repeat("x", 41) },
-		"a long transaction id":  func(u *txlog.Unit) { u.TransactionID = strings.Repeat("x", 41) },
-		"a long receipt":         func(u *txlog.Unit) { u.Receipt = strings.Repeat("x", 81) },
-		"a receipt with blanks":  func(u *txlog.Unit) { u.Receipt = "a b" },
-		"a receipt not in ASCII": func(u *txlog.Unit) { u.Receipt = "ü" },
-		"a long fingerprint":     func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "r", strings.Repeat("日", 22) },
-		"an odd fingerprint":     func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "r", "\xff" },
-		"only a fingerprint":     func(u *txlog.Unit) { u.Fingerprint = "f" },
-		"a negative requirement": func(u *txlog.Unit) { u.Statements[0].Required = txlog.Exactly(-1) },
-		"foreign parameters":     func(u *txlog.Unit) { u.Statements[0].Params = "\xff" },
+	for name, spoil := range map[string]func(*entry.Unit){
+		"no id":                  func(u *entry.Unit) { u.ID = "" },
+		"an id of another kind":  func(u *entry.Unit) { u.ID = "17" },
+		"the id of a second row": func(u *entry.Unit) { u.ID = u.ID[:len(u.ID)-1] + "1" },
+		"no statement":           func(u *entry.Unit) { u.Statements = nil },
+		"no data source":         func(u *entry.Unit) { u.DataSource = "" },
+		"a data source with NUL": func(u *entry.Unit) { u.DataSource = "a\x00" },
+		"a blank at the end":     func(u *entry.Unit) { u.DataSource = "a " },
+		"a long data source":     func(u *entry.Unit) { u.DataSource = strings.Repeat("ü", 256) },
+		"a long token":           func(u *entry.Unit) { u.Lease.Token = strings.Repeat("x", 41) },
+		"a long transaction id":  func(u *entry.Unit) { u.TransactionID = strings.Repeat("x", 41) },
+		"a long receipt":         func(u *entry.Unit) { u.Receipt = strings.Repeat("x", 81) },
+		"a receipt with blanks":  func(u *entry.Unit) { u.Receipt = "a b" },
+		"a receipt not in ASCII": func(u *entry.Unit) { u.Receipt = "ü" },
+		"a long fingerprint":     func(u *entry.Unit) { u.Receipt, u.Fingerprint = "r", strings.Repeat("日", 22) },
+		"an odd fingerprint":     func(u *entry.Unit) { u.Receipt, u.Fingerprint = "r", "\xff" },
+		"only a fingerprint":     func(u *entry.Unit) { u.Fingerprint = "f" },
+		"a negative requirement": func(u *entry.Unit) { u.Statements[0].Required = entry.Exactly(-1) },
+		"foreign parameters":     func(u *entry.Unit) { u.Statements[0].Params = "\xff" },
 	} {
 		u := newUnit("orders", "UPDATE a")
 		spoil(u)
@@ -254,7 +255,7 @@ func renewed(t *testing.T, s txlog.Storage) {
 	lost, err := s.Renew(t.Context(), long, a, gone, b, c)
 	must(t, err)
 	wantIDs(t, "lost", lost, gone)
-	for _, u := range []*txlog.Unit{a, b, c} {
+	for _, u := range []*entry.Unit{a, b, c} {
 		if u.Lease.Deadline.Before(before.Add(long)) {
 			t.Errorf("the deadline of %s is %v from now, want %v", u.ID, time.Until(u.Lease.Deadline), long)
 		}
@@ -283,7 +284,7 @@ func located(t *testing.T, s txlog.Storage) {
 		}
 	}
 	stale := *u
-	stale.Lease.Token = txlog.NewID()
+	stale.Lease.Token = entry.NewID()
 	wantError(t, "a stranger's word", s.Locate(t.Context(), &stale, "elsewhere", ""), txlog.ErrLeaseLost)
 	if err := s.Locate(t.Context(), u, strings.Repeat("x", 1<<12), ""); err == nil {
 		t.Error("a place without end was taken")
@@ -294,12 +295,12 @@ func located(t *testing.T, s txlog.Storage) {
 }
 
 func staleOwner(t *testing.T, s txlog.Storage) {
-	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+	for _, u := range []*entry.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		addShort(t, s, u)
 		owner := u
 		for _, lease := range []time.Duration{short, long} { // that of its writer ended, then that of a claimer
 			taken := takeOne(t, s, "orders", lease)
-			wantIDs(t, "claimed", []*txlog.Unit{taken}, u)
+			wantIDs(t, "claimed", []*entry.Unit{taken}, u)
 			if !time.Now().After(owner.Lease.Deadline) {
 				t.Error("the unit was handed out before its owner's deadline")
 			}
@@ -307,7 +308,7 @@ func staleOwner(t *testing.T, s txlog.Storage) {
 				t.Error("two owners have the same token")
 			}
 			wantError(t, "removal", s.Remove(t.Context(), owner), txlog.ErrLeaseLost)
-			wantError(t, "release", s.Release(t.Context(), owner, txlog.Verdict{Park: true, CountTry: true, Err: "stale"}), txlog.ErrLeaseLost)
+			wantError(t, "release", s.Release(t.Context(), owner, entry.Verdict{Park: true, CountTry: true, Err: "stale"}), txlog.ErrLeaseLost)
 			lost, err := s.Renew(t.Context(), long, owner)
 			must(t, err)
 			wantIDs(t, "lost", lost, owner)
@@ -333,7 +334,7 @@ func closed(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a")
 	must(t, s.Close())
 	ctx := t.Context()
-	_, claimErr := s.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long})
+	_, claimErr := s.Claim(ctx, entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long})
 	_, renewErr := s.Renew(ctx, long, u)
 	_, sourcesErr := s.DataSources(ctx)
 	_, listErr := s.List(ctx, txlog.Filter{})
@@ -341,7 +342,7 @@ func closed(t *testing.T, s txlog.Storage) {
 	_, getErr := s.Get(ctx, u.ID)
 	_, statsErr := s.Stats(ctx)
 	for what, err := range map[string]error{
-		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Locate": s.Locate(ctx, u, "x", ""), "Claim": claimErr,
+		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, entry.Verdict{}), "Locate": s.Locate(ctx, u, "x", ""), "Claim": claimErr,
 		"Renew": renewErr, "DataSources": sourcesErr, "List": listErr, "Get": getErr, "Missing": missingErr, "Stats": statsErr,
 		"Retry": s.Retry(ctx, u.ID), "Discard": s.Discard(ctx, u.ID),
 	} {

@@ -20,6 +20,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -133,7 +134,7 @@ func measure(t *testing.T, on kind) {
 
 	quietly := latency(t, app, 1<<40, time.Second)
 	rate := bareRate(t, bare)
-	before, start := txlog.NewID(), time.Now()
+	before, start := entry.NewID(), time.Now()
 	fill(t, storage, to, 0, all)
 	t.Logf("%d units written in %v: %.0f/s", all, time.Since(start).Round(time.Millisecond), float64(all)/time.Since(start).Seconds())
 	t.Logf("a write: %v", quietly)
@@ -180,7 +181,7 @@ func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, first, al
 				if from >= all {
 					return
 				}
-				list := make([]*txlog.Unit, 0, batch)
+				list := make([]*entry.Unit, 0, batch)
 				for i := from; i < min(all, from+batch); i++ {
 					list = append(list, unit(to, int64(first+i)))
 				}
@@ -206,10 +207,10 @@ func leave(t *testing.T, storage *txlog.SQLStorage, since string) {
 	}
 }
 
-func unit(to delivery.Target, id int64) *txlog.Unit {
-	return &txlog.Unit{
-		ID: txlog.NewID(), DataSource: dataSource, Settings: to.Settings,
-		Statements: []txlog.Statement{{SQL: fmt.Sprintf("INSERT INTO line (id, n) VALUES (%d, 1)", id)}},
+func unit(to delivery.Target, id int64) *entry.Unit {
+	return &entry.Unit{
+		ID: entry.NewID(), DataSource: dataSource, Settings: to.Settings,
+		Statements: []entry.Statement{{SQL: fmt.Sprintf("INSERT INTO line (id, n) VALUES (%d, 1)", id)}},
 	}
 }
 
@@ -292,13 +293,13 @@ func drain(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, app *sql
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			began := time.Now()
-			claim, err := storage.Claim(ctx, txlog.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: time.Second})
+			claim, err := storage.Claim(ctx, entry.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: time.Second})
 			if err != nil {
 				t.Error(err)
 			}
 			cost := time.Since(began)
 			for _, u := range claim {
-				if err := storage.Release(ctx, u, txlog.Verdict{}); err != nil {
+				if err := storage.Release(ctx, u, entry.Verdict{}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 func TestHumpOnMariaDB(t *testing.T) {
@@ -49,7 +49,7 @@ func hump(t *testing.T, on kind) {
 	lasts, turns, units := humped(t)
 	var written atomic.Int64
 	for _, jobs := range []int{1, 4} {
-		before := txlog.NewID()
+		before := entry.NewID()
 		fill(t, workers, to, int(written.Load()), units)
 		leave(t, workers, before)
 		var delivered atomic.Int64

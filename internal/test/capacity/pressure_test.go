@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -68,7 +69,7 @@ type timed struct {
 	took times
 }
 
-func (s *timed) Claim(ctx context.Context, r txlog.ClaimRequest) ([]*txlog.Unit, error) {
+func (s *timed) Claim(ctx context.Context, r entry.ClaimRequest) ([]*entry.Unit, error) {
 	began := time.Now()
 	units, err := s.SQLStorage.Claim(ctx, r)
 	s.mu.Lock()
@@ -117,7 +118,7 @@ func press(t *testing.T, on kind, e engine) {
 	}()
 
 	add := func(n int) {
-		list := make([]*txlog.Unit, n)
+		list := make([]*entry.Unit, n)
 		for i := range list {
 			list[i] = unit(to, next.Add(1))
 		}
@@ -135,7 +136,7 @@ func press(t *testing.T, on kind, e engine) {
 		start, from := time.Now(), delivered.Load()
 		for n := 0; time.Since(start) < lasts; {
 			if all := int(time.Since(start).Seconds() * inflow); all > n {
-				last := txlog.NewID()
+				last := entry.NewID()
 				add(all - n)
 				leave(t, opened, last)
 				n = all
@@ -145,7 +146,7 @@ func press(t *testing.T, on kind, e engine) {
 		flow := float64(delivered.Load()-from) / time.Since(start).Seconds()
 		await()
 		steady := storage.taken()
-		last := txlog.NewID()
+		last := entry.NewID()
 		for left := p.backlog; left > 0; left -= min(left, 200) {
 			add(min(left, 200))
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // galera starts three nodes that refuse tables without a primary key.
@@ -251,12 +251,12 @@ func sixJobs(t *testing.T, c *testdb.Cluster) {
 		units = 20000
 	}
 	w := on(t, c)
-	batch := make([]*txlog.Unit, 0, 500)
+	batch := make([]*entry.Unit, 0, 500)
 	for i := range units {
-		id := txlog.NewID()
-		batch = append(batch, &txlog.Unit{
+		id := entry.NewID()
+		batch = append(batch, &entry.Unit{
 			ID: id, DataSource: dataSource, Settings: w.sites[0].target.Settings, Receipt: attempt.ReceiptID(w.sites[0].target.Dialect, id),
-			Statements: []txlog.Statement{{SQL: w.sites[0].entry(int64(i))}},
+			Statements: []entry.Statement{{SQL: w.sites[0].entry(int64(i))}},
 		})
 		w.tally.note(bedsql.ErrPending)
 		w.tally.journal(int64(i), bedsql.ErrPending, w.sites[0], "for the jobs")

@@ -22,6 +22,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -300,7 +301,7 @@ func (w *world) storm(fault func()) {
 }
 
 // units returns the log's content, from the first site that answers.
-func (w *world) units() (units []*txlog.Unit, err error) {
+func (w *world) units() (units []*entry.Unit, err error) {
 	for _, s := range w.sites {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		units, err = s.storage.List(ctx, txlog.Filter{Limit: 100})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
@@ -100,7 +101,7 @@ func lateIn(t *testing.T, k *Kit, param string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = job.Close() }()
-	untried := func(u *txlog.Unit) bool { return !u.Parked && u.Tries == 0 }
+	untried := func(u *entry.Unit) bool { return !u.Parked && u.Tries == 0 }
 	for rounds, more := 0, true; more; rounds++ { // a round gives back what waits behind many that failed
 		if _, err := job.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // A write with a required number of rows is applied if it changes that number. Otherwise it is
@@ -31,7 +31,7 @@ func requiredRows(t *testing.T, k *Kit) {
 		}
 		const rows = 2
 		conn := Conn(t, Open(t, k.Name, dsn))
-		write := func(r txlog.Requirement, prepared bool) (out attempt.Outcome) {
+		write := func(r entry.Requirement, prepared bool) (out attempt.Outcome) {
 			_ = Raw(t, conn, func(dc driver.Conn) error {
 				call := dialect.Call{SQL: "UPDATE moved SET n = n + 1000", Prepared: prepared, Required: r}
 				out = attempt.One(t.Context(), k.Dialect, dc, call, false, false)
@@ -41,14 +41,14 @@ func requiredRows(t *testing.T, k *Kit) {
 		}
 		moved := int64(0)
 		for _, prepared := range []bool{false, true} {
-			for _, unmet := range []txlog.Requirement{txlog.Exactly(0), txlog.Exactly(rows + 1), txlog.AtLeast(rows + 1)} {
+			for _, unmet := range []entry.Requirement{entry.Exactly(0), entry.Exactly(rows + 1), entry.AtLeast(rows + 1)} {
 				out := write(unmet, prepared)
 				var is *dialect.RowsError
 				if !errors.As(out.Err, &is) || is.Got != rows || out.Class != dialect.Refused || out.ConnLost {
 					t.Errorf("%s, requiring %v of %d: %+v, want a RowsError", mode, unmet, rows, out)
 				}
 			}
-			for _, met := range []txlog.Requirement{txlog.Exactly(rows), txlog.AtLeast(1)} {
+			for _, met := range []entry.Requirement{entry.Exactly(rows), entry.AtLeast(1)} {
 				out := write(met, prepared)
 				if out.Err != nil {
 					t.Errorf("%s, requiring %v of %d: %v", mode, met, rows, out.Err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 // Values are tried on columns of every kind, sent as the DSN parameters of Modes
@@ -40,11 +40,11 @@ func Replayed(d *dialect.Dialect, v any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: kept}})
+	text, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: kept}})
 	if err != nil {
 		return nil, err
 	}
-	args, err := txlog.DecodeParams(text)
+	args, err := entry.DecodeParams(text)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 	bedmysql "github.com/bedsql/bed/bedsql/mysql"
 	bedpostgres "github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -112,9 +113,9 @@ func (e *effective) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = job.Close() }()
-	untried := func(u *txlog.Unit) bool { return !u.Parked && u.LastError == "" }
+	untried := func(u *entry.Unit) bool { return !u.Parked && u.LastError == "" }
 	var report asyncjob.Report
-	var units []*txlog.Unit
+	var units []*entry.Unit
 	for rounds := 0; rounds == 0 || slices.ContainsFunc(units, untried); rounds++ { // a round gives back what waits behind slow ones
 		if rounds > 600 || !jitter.Sleep(t.Context(), 50*time.Millisecond) {
 			t.Fatal("the job did not try every unit")
@@ -147,7 +148,7 @@ func (e *effective) run(t *testing.T) {
 	}
 }
 
-func indexOf(u *txlog.Unit) (i int) {
+func indexOf(u *entry.Unit) (i int) {
 	_, _ = fmt.Sscan(u.TransactionID, &i)
 	return i
 }
@@ -177,18 +178,18 @@ func (e *effective) apply(t *testing.T, log txlog.Storage, dsn string, i, job in
 	if stored[2].Value, err = to.Dialect.Storable(stored[2].Value); err != nil {
 		t.Fatal(err)
 	}
-	params, err := txlog.EncodeParams(stored)
+	params, err := entry.EncodeParams(stored)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &txlog.Unit{
-		ID: txlog.NewID(), TransactionID: fmt.Sprint(i), DataSource: fmt.Sprint("job ", job), Settings: to.Settings, Session: facts.Session,
-		Statements: []txlog.Statement{{SQL: e.write, Params: params}},
+	u := &entry.Unit{
+		ID: entry.NewID(), TransactionID: fmt.Sprint(i), DataSource: fmt.Sprint("job ", job), Settings: to.Settings, Session: facts.Session,
+		Statements: []entry.Statement{{SQL: e.write, Params: params}},
 	}
 	if err := log.Add(t.Context(), time.Minute, u); err != nil {
 		t.Fatalf("%s: %v", dsn, err)
 	}
-	if err := log.Release(t.Context(), u, txlog.Verdict{}); err != nil {
+	if err := log.Release(t.Context(), u, entry.Verdict{}); err != nil {
 		t.Fatal(err)
 	}
 	return nil

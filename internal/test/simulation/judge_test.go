@@ -20,10 +20,10 @@ var errInvalid = driver.ErrInvalidConn
 // applied is how many times a part was.
 func (w *world) applied(p *part) int64 { return w.server(p.source).effect(p.id) }
 
-func (w *world) requestOf(u *entry) *request { return w.byRow[u.texts[0]].request }
+func (w *world) requestOf(u *logged) *request { return w.byRow[u.texts[0]].request }
 
 // look reads the log.
-func (w *world) look() (all []*entry) {
+func (w *world) look() (all []*logged) {
 	w.n.do(func() { all = w.entries() })
 	for _, u := range all {
 		w.requestOf(u).units[u.id] = true
@@ -121,7 +121,7 @@ func (w *world) check() {
 	}
 }
 
-func (w *world) delivered(u *entry) {
+func (w *world) delivered(u *logged) {
 	for _, s := range u.texts {
 		if p := w.byRow[s]; w.applied(p) == 0 && p.undoes == nil {
 			w.fail("reported delivered and not applied", "%s, row %d, by the job", p.request, p.id)

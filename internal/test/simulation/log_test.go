@@ -13,6 +13,9 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -23,8 +26,8 @@ const simulated = "simulated"
 var wires sync.Map
 
 func init() {
-	txlog.RegisterBackend(simulated, txlog.Backend{
-		Flavor: txlog.FlavorMySQL,
+	logdb.Register(simulated, logdb.Backend{
+		Flavor: sqltext.MySQL,
 		Connector: func(dsn string) (driver.Connector, error) {
 			w, ok := wires.Load(dsn)
 			if !ok {
@@ -56,14 +59,14 @@ func (l *memory) gone() (err error) {
 	return err
 }
 
-func (l *memory) Add(ctx context.Context, d time.Duration, units ...*txlog.Unit) error {
+func (l *memory) Add(ctx context.Context, d time.Duration, units ...*entry.Unit) error {
 	if err := l.gone(); err != nil {
 		return err
 	}
 	return l.Memory.Add(ctx, d, units...)
 }
 
-func (l *memory) Renew(ctx context.Context, d time.Duration, units ...*txlog.Unit) (lost []*txlog.Unit, err error) {
+func (l *memory) Renew(ctx context.Context, d time.Duration, units ...*entry.Unit) (lost []*entry.Unit, err error) {
 	l.n.do(func() {
 		if l.n.still {
 			err = errors.New("the process stands still")
@@ -75,21 +78,21 @@ func (l *memory) Renew(ctx context.Context, d time.Duration, units ...*txlog.Uni
 	return l.Memory.Renew(ctx, d, units...)
 }
 
-func (l *memory) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (l *memory) Remove(ctx context.Context, units ...*entry.Unit) error {
 	if err := l.gone(); err != nil {
 		return err
 	}
 	return l.Memory.Remove(ctx, units...)
 }
 
-func (l *memory) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+func (l *memory) Release(ctx context.Context, u *entry.Unit, v entry.Verdict) error {
 	if err := l.gone(); err != nil {
 		return err
 	}
 	return l.Memory.Release(ctx, u, v)
 }
 
-func (l *memory) Claim(ctx context.Context, r txlog.ClaimRequest) ([]*txlog.Unit, error) {
+func (l *memory) Claim(ctx context.Context, r entry.ClaimRequest) ([]*entry.Unit, error) {
 	if err := l.gone(); err != nil {
 		return nil, err
 	}
@@ -103,8 +106,8 @@ func (l *memory) Missing(ctx context.Context, ids []string) ([]string, error) {
 	return l.Memory.Missing(ctx, ids)
 }
 
-// entry is a unit as the log has it.
-type entry struct {
+// logged is a unit as the log has it.
+type logged struct {
 	id                       string
 	texts                    []string
 	parked                   bool
@@ -116,12 +119,12 @@ type entry struct {
 var aNumber = regexp.MustCompile(`^\{"order":\[.*"number":(\d+)\}\],"parameters":`)
 
 // entries reads the committed log, unseen by the actors.
-func (w *world) entries() (all []*entry) {
+func (w *world) entries() (all []*logged) {
 	if w.database == nil {
 		units, err := w.memory.List(context.Background(), txlog.Filter{})
 		must(err)
 		for _, u := range units {
-			e := &entry{id: u.ID, parked: u.Parked, lastError: u.LastError, notReplayable: u.NotReplayable}
+			e := &logged{id: u.ID, parked: u.Parked, lastError: u.LastError, notReplayable: u.NotReplayable}
 			for _, o := range u.Order {
 				e.number = o.Number
 			}
@@ -143,7 +146,7 @@ func (w *world) entries() (all []*entry) {
 	for _, r := range rows {
 		if r["statement_no"] == int64(0) {
 			lastError, _ := r["last_error"].(string)
-			all = append(all, &entry{id: r["id"].(string), parked: r["parked"] == int64(1), lastError: lastError, notReplayable: r["not_replayable"].(string)})
+			all = append(all, &logged{id: r["id"].(string), parked: r["parked"] == int64(1), lastError: lastError, notReplayable: r["not_replayable"].(string)})
 		}
 		e := all[len(all)-1]
 		if m := aNumber.FindStringSubmatch(r["parameters"].(string)); m != nil {

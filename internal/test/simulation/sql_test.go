@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // This file reads as much SQL as bed sends of its own and the writers use.
@@ -35,7 +35,7 @@ var read = map[string][]string{}
 func parse(s *session, text string, args []any) *parser {
 	tokens := read[text]
 	if tokens == nil {
-		tokens = token.FindAllString(uncommented(strings.ReplaceAll(text, txlog.FlavorMySQL.Clock(), "now_ms()")), -1)
+		tokens = token.FindAllString(uncommented(strings.ReplaceAll(text, sqltext.MySQL.Clock(), "now_ms()")), -1)
 		if len(args) > 0 || strings.HasPrefix(text, "SHOW ") {
 			read[text] = tokens
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -120,7 +121,7 @@ func TestRabbitMQUnderAlarmIsDown(t *testing.T) {
 	for err == nil {
 		var text string
 		var args []any
-		text, args, err = broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: on.topic})
+		text, args, err = broker.Statement(&broker.Message{ID: entry.NewID(), Topic: on.topic})
 		must(t, err)
 		_, err = db.ExecContext(ctx, text, args...)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -33,7 +34,7 @@ func unsent(t *testing.T, log txlog.Storage, messages ...*broker.Message) {
 	db := sql.OpenDB(connector)
 	defer db.Close()
 	for _, m := range messages {
-		m.ID = txlog.NewID()
+		m.ID = entry.NewID()
 		m.UUID = m.ID
 		text, args, err := broker.Statement(m)
 		must(t, err)
@@ -92,7 +93,7 @@ func TestBrokersRestartCostsNoTry(t *testing.T) {
 				at.server.Stop()
 				at.server.Start()
 			}
-			text, args, err := broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: at.topic})
+			text, args, err := broker.Statement(&broker.Message{ID: entry.NewID(), Topic: at.topic})
 			must(t, err)
 			if _, err := kept.ExecContext(t.Context(), text, args...); err != nil && target.Dialect.Class(err) != dialect.Unreachable {
 				t.Errorf("a message that met a connection that was gone: %v", err)
@@ -149,7 +150,7 @@ func TestBrokerThatStandsStillIsNotWaitedFor(t *testing.T) {
 		db := sql.OpenDB(target.Connector)
 		must(t, db.PingContext(t.Context()))
 		server.Pause()
-		text, args, err := broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: "orders", Payload: []byte("one")})
+		text, args, err := broker.Statement(&broker.Message{ID: entry.NewID(), Topic: "orders", Payload: []byte("one")})
 		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		began := time.Now()

@@ -24,6 +24,7 @@ import (
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -108,7 +109,7 @@ func TestKafkaThatNeverAnswersIsNotWaitedFor(t *testing.T) {
 	must(t, err)
 	db := sql.OpenDB(target.Connector)
 	defer db.Close()
-	text, args, err := broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: "orders", Payload: []byte("one")})
+	text, args, err := broker.Statement(&broker.Message{ID: entry.NewID(), Topic: "orders", Payload: []byte("one")})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

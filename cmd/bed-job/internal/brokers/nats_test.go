@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -87,14 +88,14 @@ func TestParkedMessageIsNotDroppedAsADuplicate(t *testing.T) {
 	msg := message.NewMessage("", []byte("one"))
 	must(t, p.Publish(t.Context(), "orders", msg))
 
-	m := &broker.Message{ID: txlog.NewID(), UUID: msg.UUID, Topic: "orders", Payload: msg.Payload} // as a consumer parks it
+	m := &broker.Message{ID: entry.NewID(), UUID: msg.UUID, Topic: "orders", Payload: msg.Payload} // as a consumer parks it
 	text, args, err := broker.Statement(m)
 	must(t, err)
-	params, err := txlog.EncodeParams(broker.Named(args))
+	params, err := entry.EncodeParams(broker.Named(args))
 	must(t, err)
-	u := &txlog.Unit{ID: m.ID, DataSource: "events", Settings: broker.Settings, Statements: []txlog.Statement{{SQL: text, Params: params}}}
+	u := &entry.Unit{ID: m.ID, DataSource: "events", Settings: broker.Settings, Statements: []entry.Statement{{SQL: text, Params: params}}}
 	must(t, log.Add(t.Context(), time.Minute, u))
-	must(t, log.Release(t.Context(), u, txlog.Verdict{Park: true, Err: "its handler failed"}))
+	must(t, log.Release(t.Context(), u, entry.Verdict{Park: true, Err: "its handler failed"}))
 	must(t, log.Retry(t.Context(), m.ID))
 
 	target, err := bedmessage.Target(tracking, "events")

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/txlog"
 )
 
 // An action is a decision about entries.
@@ -173,7 +173,7 @@ func (c *clerk) named(ctx context.Context, d *desk, ids []string, done *acted) e
 	for _, id := range ids {
 		var err error
 		if c.dryRun {
-			var u *txlog.Unit
+			var u *entry.Unit
 			if u, err = d.log.Get(ctx, id); err == nil && u.Leased {
 				err = ops.ErrLeased
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -21,12 +22,12 @@ func fill(t *testing.T, st txlog.Storage, n int, dataSource string, leased bool)
 	t.Helper()
 	ids := make([]string, n)
 	for i := range ids {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource, Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}, Lease: txlog.Lease{Token: "t"}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: dataSource, Statements: []entry.Statement{{SQL: "DELETE FROM a"}}, Lease: entry.Lease{Token: "t"}}
 		u.TransactionID = u.ID
 		ids[i] = u.ID
 		err := st.Add(t.Context(), time.Hour, u)
 		if err == nil && !leased {
-			err = st.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, Err: "no"})
+			err = st.Release(t.Context(), u, entry.Verdict{Park: true, CountTry: true, Err: "no"})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -267,14 +268,14 @@ func TestSkipFreesThoseBehind(t *testing.T) {
 	st := newLog(t)
 	var ids []string
 	for range 3 {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}, Order: []txlog.Order{{Key: txlog.OrderPrefix + "k"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}, Order: []entry.Order{{Key: entry.OrderPrefix + "k"}}}
 		u.TransactionID, u.Receipt = u.ID, u.ID
 		ids = append(ids, u.ID)
 		if err := st.Add(t.Context(), time.Hour, u); err != nil {
 			t.Fatal(err)
 		}
 		if u.Behind == "" {
-			if err := st.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, Err: "no"}); err != nil {
+			if err := st.Release(t.Context(), u, entry.Verdict{Park: true, CountTry: true, Err: "no"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -288,7 +289,7 @@ func TestSkipFreesThoseBehind(t *testing.T) {
 			t.Errorf("%q: %+v", wrong, r)
 		}
 	}
-	for _, id := range []string{ids[1], txlog.NewID()} {
+	for _, id := range []string{ids[1], entry.NewID()} {
 		if r := h.run(t, "skip", id, "--reason", "r"); r.status != 1 || !strings.Contains(r.err, id) {
 			t.Errorf("%s: %+v", id, r)
 		}
@@ -303,7 +304,7 @@ func TestSkipFreesThoseBehind(t *testing.T) {
 	if r := h.run(t, "skip", ids[1], "--reason", "r", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"action": "skip"`) || !strings.Contains(r.out, ids[1]) {
 		t.Errorf("as JSON: %+v", r)
 	}
-	due, err := st.Claim(t.Context(), txlog.ClaimRequest{DataSource: "a", Limit: 9, Lease: time.Minute})
+	due, err := st.Claim(t.Context(), entry.ClaimRequest{DataSource: "a", Limit: 9, Lease: time.Minute})
 	if err != nil || len(due) != 1 || due[0].ID != ids[2] || count(t, st, txlog.Filter{Parked: true}) != 2 {
 		t.Errorf("due is %+v, %v", due, err)
 	}

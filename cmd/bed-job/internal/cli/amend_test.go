@@ -7,13 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
 // renamed is a harness with a log, a target after renaming a column, and an entry from before that.
-func renamed(t *testing.T, db testdb.DB) (*harness, *txlog.SQLStorage, *txlog.Unit, testdb.DB) {
+func renamed(t *testing.T, db testdb.DB) (*harness, *txlog.SQLStorage, *entry.Unit, testdb.DB) {
 	t.Helper()
 	st := newLog(t)
 	h := newHarness(t, st)
@@ -25,11 +26,11 @@ func renamed(t *testing.T, db testdb.DB) (*harness, *txlog.SQLStorage, *txlog.Un
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: target.Settings, Statements: []txlog.Statement{{SQL: "INSERT INTO account (id, n) VALUES (4711, 1)"}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "target", Settings: target.Settings, Statements: []entry.Statement{{SQL: "INSERT INTO account (id, n) VALUES (4711, 1)"}}}
 	if err := st.Add(t.Context(), 1e9, u); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Release(t.Context(), u, txlog.Verdict{Park: true, Err: "no"}); err != nil {
+	if err := st.Release(t.Context(), u, entry.Verdict{Park: true, Err: "no"}); err != nil {
 		t.Fatal(err)
 	}
 	return h, st, u, db
@@ -153,11 +154,11 @@ func TestRehearseEndsWith0Or1Or3(t *testing.T) {
 func TestOneAmendmentIsForAllEntriesOfAKind(t *testing.T) {
 	h, st, first, _ := renamed(t, testdb.SQLite(t))
 	for i := range 3 {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: first.Settings, Statements: []txlog.Statement{{SQL: "INSERT INTO account (id, n) VALUES (?, 1)", Params: fmt.Sprintf("[%d]", i)}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "target", Settings: first.Settings, Statements: []entry.Statement{{SQL: "INSERT INTO account (id, n) VALUES (?, 1)", Params: fmt.Sprintf("[%d]", i)}}}
 		if err := st.Add(t.Context(), 1e9, u); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Release(t.Context(), u, txlog.Verdict{Park: i < 2, Err: "no"}); err != nil {
+		if err := st.Release(t.Context(), u, entry.Verdict{Park: i < 2, Err: "no"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 	h, st := newDesk(t)
-	id := txlog.NewID()
-	f := &txlog.Unit{ID: txlog.NewID(), TransactionID: id, DataSource: "a", Receipt: "r", Statements: []txlog.Statement{{SQL: "DELETE FROM a", Part: 1}}}
-	k := &txlog.Unit{ID: id, TransactionID: id, DataSource: "a", Statements: []txlog.Statement{{SQL: "INSERT INTO a VALUES (1)", Part: 1}},
-		Undo: &txlog.Undo{Parts: []txlog.Part{{Unit: f.ID, Receipt: "r", DataSource: "a"}}}}
+	id := entry.NewID()
+	f := &entry.Unit{ID: entry.NewID(), TransactionID: id, DataSource: "a", Receipt: "r", Statements: []entry.Statement{{SQL: "DELETE FROM a", Part: 1}}}
+	k := &entry.Unit{ID: id, TransactionID: id, DataSource: "a", Statements: []entry.Statement{{SQL: "INSERT INTO a VALUES (1)", Part: 1}},
+		Undo: &entry.Undo{Parts: []entry.Part{{Unit: f.ID, Receipt: "r", DataSource: "a"}}}}
 	if err := st.Add(t.Context(), time.Hour, f, k); err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 			t.Errorf("compensate %s: %+v", args, r)
 		}
 	}
-	if r := h.run(t, "compensate", txlog.NewID(), "--reason", "x", "--yes"); r.status != 1 || !strings.Contains(r.err, "holds no such id") {
+	if r := h.run(t, "compensate", entry.NewID(), "--reason", "x", "--yes"); r.status != 1 || !strings.Contains(r.err, "holds no such id") {
 		t.Errorf("what is no group: %+v", r)
 	}
 	if r := h.run(t, "compensate", id, "--reason", "sold out", "--yes"); r.status != 0 || !strings.Contains(r.out, id+": compensation started; the job compensates its parts, the one on a first") {
@@ -42,7 +42,7 @@ func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
 	}
 	turned, err := st.Compensate(t.Context(), id, time.Hour, "")
 	if err == nil {
-		err = st.Release(t.Context(), turned, txlog.Verdict{Park: true, Err: "no such column"})
+		err = st.Release(t.Context(), turned, entry.Verdict{Park: true, Err: "no such column"})
 	}
 	if err != nil {
 		t.Fatal(err)

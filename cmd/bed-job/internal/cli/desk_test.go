@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
@@ -36,7 +37,7 @@ func newDesk(t *testing.T) (*harness, *txlog.SQLStorage) {
 func TestCheckTellsAMonitorByItsExitStatus(t *testing.T) {
 	h, st := newDesk(t)
 	fill(t, st, 5, "a", false)
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
 	if err := st.Add(t.Context(), time.Hour, u); err != nil {
 		t.Fatal(err)
 	}
@@ -169,11 +170,11 @@ func TestWatchDrawsTheStateAgainAndAgain(t *testing.T) {
 
 func TestListAndShowSayWhenDue(t *testing.T) {
 	h, st := newDesk(t)
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
 	if err := st.Add(t.Context(), time.Hour, u); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Release(t.Context(), u, txlog.Verdict{Err: "no route to host"}); err != nil {
+	if err := st.Release(t.Context(), u, entry.Verdict{Err: "no route to host"}); err != nil {
 		t.Fatal(err)
 	}
 	var all []unitView

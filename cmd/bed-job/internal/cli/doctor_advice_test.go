@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // account makes an account with rights on a database, and returns its DSN.
@@ -283,7 +283,7 @@ func TestDoctorFindsOneNameForTwoDatabases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			in := install(t, make(t), map[string]testdb.DB{"orders": make(t)})
-			oldEntry(t, in, func(u *txlog.Unit) { u.Place = "elsewhere" })
+			oldEntry(t, in, func(u *entry.Unit) { u.Place = "elsewhere" })
 			in.wrong("place", "a name of its own")
 		})
 	}

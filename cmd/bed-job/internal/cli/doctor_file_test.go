@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestDoctorFindsWhatIsWrongWithTheFile(t *testing.T) {
@@ -92,7 +92,7 @@ func TestDoctorExitsWithThreeWhenItCannotLook(t *testing.T) {
 	}
 	for _, hostile := range []string{"\x1b[2J", "\u202e"} {
 		in := install(t, file(), map[string]testdb.DB{"orders": file()})
-		oldEntry(t, in, func(u *txlog.Unit) { u.DataSource = "a" + hostile })
+		oldEntry(t, in, func(u *entry.Unit) { u.DataSource = "a" + hostile })
 		config := filepath.Join(t.TempDir(), "bed-job.yaml")
 		write(t, config, fmt.Sprintf("targetDataSource: {orders: {driver: sqlite, dsn: %q}}\ntransactionLogDataSource: {driver: sqlite, dsn: %q}\n", in.sources["orders"].DSN, in.log.DSN))
 		out.Reset()

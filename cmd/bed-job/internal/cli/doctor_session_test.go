@@ -6,6 +6,7 @@ import (
 	"time"
 
 	bedpostgres "github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -32,8 +33,8 @@ func TestDoctorFindsASessionTheJobCannotHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = st.Close() }()
-	add := func(session, account string) *txlog.Unit {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Settings: to.Settings, Session: session, Account: account, Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 1"}}}
+	add := func(session, account string) *entry.Unit {
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Settings: to.Settings, Session: session, Account: account, Statements: []entry.Statement{{SQL: "UPDATE account SET balance = 1"}}}
 		if err := st.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/doctor"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -160,14 +161,14 @@ func (c wrongSetUp) run(t *testing.T, admin testdb.DB, create func() testdb.DB) 
 }
 
 // oldEntry puts an entry into a log as another application wrote it.
-func oldEntry(t *testing.T, in *installed, change func(*txlog.Unit)) {
+func oldEntry(t *testing.T, in *installed, change func(*entry.Unit)) {
 	t.Helper()
 	st, err := txlog.Open(t.Context(), in.log.Driver, in.log.DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "DELETE FROM account"}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "DELETE FROM account"}}}
 	target, err := dataSource{name: "orders", driver: in.log.Driver, dsn: in.sources["orders"].DSN}.target()
 	if err != nil {
 		t.Fatal(err)
@@ -214,13 +215,13 @@ func anywhere() []wrongSetUp {
 			in.job = "concurrency: none"
 		}},
 		{name: "a data source that nobody configured", check: "unknown-data-source", remedy: "targetDataSource", make: func(t *testing.T, in *installed) {
-			oldEntry(t, in, func(u *txlog.Unit) { u.DataSource = "orders_0" })
+			oldEntry(t, in, func(u *entry.Unit) { u.DataSource = "orders_0" })
 		}},
 		{name: "an order key whose first entry was deleted", check: "order-key", remedy: "discard", make: func(t *testing.T, in *installed) {
 			in.exec(in.log, "INSERT INTO bed_order_key (id, last, head, waiting) VALUES ('order-k', 1, 'gone', 0)")
 		}},
 		{name: "receipts that are gone", check: "receipts", remedy: "--verify", make: func(t *testing.T, in *installed) {
-			oldEntry(t, in, func(u *txlog.Unit) { u.Receipt = u.ID })
+			oldEntry(t, in, func(u *entry.Unit) { u.Receipt = u.ID })
 		}},
 	}
 }
@@ -295,7 +296,7 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 		}},
 		{name: "order keys whose table may not be made", check: "order", remedy: "bed-job schema", make: func(t *testing.T, in *installed) {
 			withoutOrder(t, in, admin)
-			oldEntry(t, in, func(u *txlog.Unit) { u.Receipt, u.Order = u.ID, []txlog.Order{{Key: txlog.OrderPrefix + "k"}} })
+			oldEntry(t, in, func(u *entry.Unit) { u.Receipt, u.Order = u.ID, []entry.Order{{Key: entry.OrderPrefix + "k"}} })
 		}},
 		{name: "order keys that may not be raised", check: "rights", remedy: "bed_order", make: func(t *testing.T, in *installed) {
 			receiptTableIn(t, in, in.sources["orders"])
@@ -433,7 +434,7 @@ func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
 		}},
 		{name: "order keys whose table may not be made", check: "order", remedy: "bed-job schema", make: func(t *testing.T, in *installed) {
 			withoutOrder(t, in, admin)
-			oldEntry(t, in, func(u *txlog.Unit) { u.Receipt, u.Order = u.ID, []txlog.Order{{Key: txlog.OrderPrefix + "k"}} })
+			oldEntry(t, in, func(u *entry.Unit) { u.Receipt, u.Order = u.ID, []entry.Order{{Key: entry.OrderPrefix + "k"}} })
 		}},
 		{name: "order keys that may not be raised", check: "rights", remedy: "bed_order", make: func(t *testing.T, in *installed) {
 			receiptTableIn(t, in, in.sources["orders"])

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -31,9 +32,9 @@ func TestSixCommandsClearTenThousandRefusedWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 0; n < writes; {
-		units := make([]*txlog.Unit, 500)
+		units := make([]*entry.Unit, 500)
 		for i := range units {
-			units[i] = &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Settings: target.Settings, Statements: []txlog.Statement{
+			units[i] = &entry.Unit{ID: entry.NewID(), DataSource: "orders", Settings: target.Settings, Statements: []entry.Statement{
 				{SQL: fmt.Sprintf("INSERT INTO orders (id, paid) VALUES (%d, 1) ON DUPLICATE KEY UPDATE paid = 1", n)}}}
 			n++
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/txlog"
 )
 
 // pageSize is how many units are read from the log at once.
@@ -90,8 +90,8 @@ type logList struct {
 }
 
 // each pages through the units, with their verdicts on request.
-func (l *logList) each(ctx context.Context, do func([]*txlog.Unit, []*ops.Judgement) error) error {
-	read := func(p ops.Page) (units []*txlog.Unit, next string, err error) {
+func (l *logList) each(ctx context.Context, do func([]*entry.Unit, []*ops.Judgement) error) error {
+	read := func(p ops.Page) (units []*entry.Unit, next string, err error) {
 		f, _ := l.plain()
 		f.After, f.Limit = p.After, p.Limit
 		if units, err = l.log.List(ctx, f); err == nil && len(units) == f.Limit {
@@ -104,7 +104,7 @@ func (l *logList) each(ctx context.Context, do func([]*txlog.Unit, []*ops.Judgem
 		if err != nil {
 			return err
 		}
-		read = func(p ops.Page) (units []*txlog.Unit, next string, err error) {
+		read = func(p ops.Page) (units []*entry.Unit, next string, err error) {
 			found, err := ask(ctx, l.log, func(ctx context.Context) (*ops.Entries, error) { return d.Entries(ctx, l.Filter, p) })
 			if err != nil {
 				return nil, "", err
@@ -120,7 +120,7 @@ func (l *logList) each(ctx context.Context, do func([]*txlog.Unit, []*ops.Judgem
 	if limit > 0 {
 		limit++ // one more tells that there are more
 	}
-	return eachPage(limit, read, func(units []*txlog.Unit) error {
+	return eachPage(limit, read, func(units []*entry.Unit) error {
 		if seen += len(units); l.limit > 0 && seen > l.limit {
 			l.more, units = true, units[:len(units)-1]
 		}
@@ -145,7 +145,7 @@ func (l *logList) printTable(ctx context.Context) error {
 	}
 	t := table{width: l.width(), headings: headings, long: 2}
 	var details []string
-	err := l.each(ctx, func(units []*txlog.Unit, verdicts []*ops.Judgement) error {
+	err := l.each(ctx, func(units []*entry.Unit, verdicts []*ops.Judgement) error {
 		for i, u := range units {
 			now, next := logClock(l.app, u), "-"
 			if !u.Parked && u.Behind == "" {
@@ -178,7 +178,7 @@ func (l *logList) printTable(ctx context.Context) error {
 }
 
 // stateCell is a state, with the entry it waits for or the number of entries behind it.
-func stateCell(u *txlog.Unit) string {
+func stateCell(u *entry.Unit) string {
 	state := string(ops.StateOf(u))
 	if u.Behind != "" {
 		state += " for " + u.Behind
@@ -192,7 +192,7 @@ func stateCell(u *txlog.Unit) string {
 	return state
 }
 
-func sqlCell(u *txlog.Unit) string {
+func sqlCell(u *entry.Unit) string {
 	switch n := len(u.Statements); {
 	case u.Unreadable != nil:
 		return "(unreadable: " + u.Unreadable.Error() + ")"
@@ -208,7 +208,7 @@ func sqlCell(u *txlog.Unit) string {
 // printJSON writes one array, page by page.
 func (l *logList) printJSON(ctx context.Context) error {
 	begin, end := "[\n  ", "[]\n"
-	err := l.each(ctx, func(units []*txlog.Unit, verdicts []*ops.Judgement) error {
+	err := l.each(ctx, func(units []*entry.Unit, verdicts []*ops.Judgement) error {
 		for i, u := range units {
 			text, err := marshal(viewOf(l.app, u, verdicts[i]), "  ", "  ")
 			if err != nil {

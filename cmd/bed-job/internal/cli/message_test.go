@@ -16,6 +16,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -48,7 +49,7 @@ func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := sql.OpenDB(connector)
-	m := &broker.Message{ID: txlog.NewID(), Topic: "order.new", Metadata: map[string]string{"tenant": "a"}, Payload: []byte("s3cr3t payload")}
+	m := &broker.Message{ID: entry.NewID(), Topic: "order.new", Metadata: map[string]string{"tenant": "a"}, Payload: []byte("s3cr3t payload")}
 	m.UUID = m.ID
 	text, args, err := broker.Statement(m)
 	if err != nil {

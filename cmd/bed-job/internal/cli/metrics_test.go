@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // A job with a console reports its deliveries and the log's content to Prometheus.
@@ -23,7 +23,7 @@ func TestARunningJobServesItsMetrics(t *testing.T) {
 	orders := testdb.DB{Driver: "sqlite", DSN: "file:" + filepath.Join(dir, "orders.db") + "?_pragma=busy_timeout(5000)"}
 	in := install(t, log, map[string]testdb.DB{"orders": orders})
 	for _, sql := range []string{"INSERT INTO account VALUES (1, 1)", "INSERT INTO nowhere VALUES (1)"} {
-		oldEntry(t, in, func(u *txlog.Unit) { u.Statements[0].SQL = sql })
+		oldEntry(t, in, func(u *entry.Unit) { u.Statements[0].SQL = sql })
 	}
 	in.exec(log, "UPDATE transaction_log SET next_try_time = 0, in_doubt = 0, lease_token = NULL, lease_until = NULL")
 	file := filepath.Join(dir, "bed-job.yaml")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -22,7 +23,7 @@ func TestMigrateBringsOlderTablesUpToDate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "DELETE FROM account"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: "DELETE FROM account"}}}
 		if err := st.Add(t.Context(), time.Hour, u); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +66,7 @@ func TestMigrateBringsOlderTablesUpToDate(t *testing.T) {
 		if err != nil || !got.InDoubt || got.TransactionID != u.ID || got.Unreadable != nil || len(got.Statements) != 1 {
 			t.Errorf("the entry of the older version is %+v, %v", got, err)
 		}
-		if err := st.Add(t.Context(), time.Hour, &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: u.Statements}); err != nil {
+		if err := st.Add(t.Context(), time.Hour, &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: u.Statements}); err != nil {
 			t.Errorf("a new entry: %v", err)
 		}
 	})

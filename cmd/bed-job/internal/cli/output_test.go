@@ -13,18 +13,19 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
 // canned is a log with fixed contents.
 type canned struct {
 	txlog.Storage
-	units []*txlog.Unit
+	units []*entry.Unit
 	stats []txlog.Stats
 	err   error
 }
 
-func (c canned) List(_ context.Context, f txlog.Filter) (found []*txlog.Unit, _ error) {
+func (c canned) List(_ context.Context, f txlog.Filter) (found []*entry.Unit, _ error) {
 	for _, u := range c.units {
 		if u.ID > f.After && (!f.Parked || u.Parked) && (f.DataSource == "" || f.DataSource == u.DataSource) && len(found) < f.Limit {
 			found = append(found, u)
@@ -33,7 +34,7 @@ func (c canned) List(_ context.Context, f txlog.Filter) (found []*txlog.Unit, _ 
 	return found, c.err
 }
 
-func (c canned) Get(_ context.Context, id string) (*txlog.Unit, error) {
+func (c canned) Get(_ context.Context, id string) (*entry.Unit, error) {
 	for _, u := range c.units {
 		if u.ID == id {
 			return u, c.err
@@ -50,7 +51,7 @@ func encoded(args ...any) string {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 	}
 	named[len(named)-1].Name = "last"
-	s, err := txlog.EncodeParams(named)
+	s, err := entry.EncodeParams(named)
 	if err != nil {
 		panic(err)
 	}
@@ -61,18 +62,18 @@ const secretParam = "the-customer's-secret"
 
 func cannedLog() canned {
 	return canned{
-		units: []*txlog.Unit{
+		units: []*entry.Unit{
 			{
 				ID: "id-1", TransactionID: "tx", DataSource: "orders_0", Settings: "loc=UTC", Tries: 3, Parked: true, InDoubt: true,
 				CreatedAt: noon.Add(-3 * time.Hour), NextTry: noon, LastError: "Unknown column\n'x'",
-				Statements: []txlog.Statement{
+				Statements: []entry.Statement{
 					{SQL: "INSERT INTO a\n\tVALUES (?, ?, '\x1b[2Jé')", Params: encoded(secretParam, []byte{1, 2, 255})},
-					{SQL: "UPDATE b SET c = 1", Required: txlog.Exactly(1)},
+					{SQL: "UPDATE b SET c = 1", Required: entry.Exactly(1)},
 				},
 			},
 			{
 				ID: "id-2", TransactionID: "id-2", DataSource: "ledger", CreatedAt: noon.Add(-90 * time.Second), NextTry: noon.Add(30 * time.Second),
-				Statements: []txlog.Statement{{SQL: "UPDATE accounts SET balance = ?, owner = ? WHERE id = ? AND something_long IS NOT NULL", Params: encoded(int64(math.MaxInt64), nil, 1.5, true, noon, math.NaN())}},
+				Statements: []entry.Statement{{SQL: "UPDATE accounts SET balance = ?, owner = ? WHERE id = ? AND something_long IS NOT NULL", Params: encoded(int64(math.MaxInt64), nil, 1.5, true, noon, math.NaN())}},
 			},
 			{
 				ID: "id-3", TransactionID: "id-3", DataSource: "ledger", CreatedAt: noon.Add(-time.Second), NextTry: noon.Add(time.Minute), Leased: true,
@@ -80,7 +81,7 @@ func cannedLog() canned {
 			},
 			{
 				ID: "id-4", TransactionID: "id-4", DataSource: "ledger", CreatedAt: noon, NextTry: noon.Add(-time.Second),
-				Statements: []txlog.Statement{{SQL: "DELETE FROM a", Params: "[broken"}},
+				Statements: []entry.Statement{{SQL: "DELETE FROM a", Params: "[broken"}},
 			},
 		},
 		stats: []txlog.Stats{{DataSource: "ledger", Waiting: 2, Leased: 1, Oldest: noon.Add(-90 * time.Second)}, {DataSource: "orders_0", Parked: 1}},
@@ -123,7 +124,7 @@ func TestListFilters(t *testing.T) {
 func TestListPagesThroughEverything(t *testing.T) {
 	var c canned
 	for i := range 2*pageSize + 1 {
-		c.units = append(c.units, &txlog.Unit{ID: fmt.Sprintf("id-%06d", i), Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}})
+		c.units = append(c.units, &entry.Unit{ID: fmt.Sprintf("id-%06d", i), Statements: []entry.Statement{{SQL: "DELETE FROM a"}}})
 	}
 	h := newHarness(t, c)
 	r := h.run(t, "list", "-o", "json", "--limit", "0")
@@ -317,16 +318,16 @@ func TestALogThatFailsIsAnError(t *testing.T) {
 // operator's retry overrides the age.
 func TestListShowsTheTimeThatReallyCounts(t *testing.T) {
 	ahead := noon.Add(24 * time.Hour) // the log's clock
-	unit := func(id string, change func(*txlog.Unit)) *txlog.Unit {
-		u := &txlog.Unit{ID: id, CreatedAt: ahead.Add(-10 * time.Second), NextTry: ahead, ReadAt: ahead, Statements: []txlog.Statement{{SQL: "x"}}}
+	unit := func(id string, change func(*entry.Unit)) *entry.Unit {
+		u := &entry.Unit{ID: id, CreatedAt: ahead.Add(-10 * time.Second), NextTry: ahead, ReadAt: ahead, Statements: []entry.Statement{{SQL: "x"}}}
 		change(u)
 		return u
 	}
-	h := newHarness(t, canned{units: []*txlog.Unit{
-		unit("young", func(*txlog.Unit) {}),
-		unit("retried", func(u *txlog.Unit) { u.AtOnce = true }),
-		unit("rests", func(u *txlog.Unit) { u.NextTry = ahead.Add(2 * time.Hour) }),
-		unit("leased", func(u *txlog.Unit) { u.Leased, u.NextTry = true, ahead.Add(5*time.Second) }),
+	h := newHarness(t, canned{units: []*entry.Unit{
+		unit("young", func(*entry.Unit) {}),
+		unit("retried", func(u *entry.Unit) { u.AtOnce = true }),
+		unit("rests", func(u *entry.Unit) { u.NextTry = ahead.Add(2 * time.Hour) }),
+		unit("leased", func(u *entry.Unit) { u.Leased, u.NextTry = true, ahead.Add(5*time.Second) }),
 	}})
 	write(t, h.config, "transactionLogDataSource: {driver: sqlite, dsn: /nowhere/log.db}\njobConfig: {maxDeliveryTryDelayMillis: 600000}\n")
 	r := h.run(t, "list")
@@ -351,11 +352,11 @@ func TestAListIsAsWideAsItsTerminal(t *testing.T) {
 	long := strings.Repeat("error ", 40)
 	sql := "UPDATE a SET " + strings.Repeat("x = x, ", 40) + "y = 1"
 	st := txlog.NewMemory()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: sql}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "orders", Statements: []entry.Statement{{SQL: sql}}}
 	if err := st.Add(t.Context(), time.Minute, u); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Release(t.Context(), u, txlog.Verdict{Park: true, Err: long}); err != nil {
+	if err := st.Release(t.Context(), u, entry.Verdict{Park: true, Err: long}); err != nil {
 		t.Fatal(err)
 	}
 	widest := func(width int) (line string) {

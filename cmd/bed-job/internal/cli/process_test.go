@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -57,11 +58,11 @@ jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis:
 // promise adds a due unit to the log.
 func (s *stage) promise(t *testing.T, dataSource, query string) string {
 	t.Helper()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource, Statements: []txlog.Statement{{SQL: query}}, Lease: txlog.Lease{Token: "t"}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: dataSource, Statements: []entry.Statement{{SQL: query}}, Lease: entry.Lease{Token: "t"}}
 	u.TransactionID = u.ID
 	err := s.log.Add(t.Context(), time.Minute, u)
 	if err == nil {
-		err = s.log.Release(t.Context(), u, txlog.Verdict{})
+		err = s.log.Release(t.Context(), u, entry.Verdict{})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
@@ -74,7 +75,7 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 	}
 	verifier := ops.NewVerifier(log, opsConfig(a, cfg))
 	defer verifier.Close()
-	judged, err := verifier.Judge(ctx, []*txlog.Unit{u})
+	judged, err := verifier.Judge(ctx, []*entry.Unit{u})
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 	return err
 }
 
-func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
+func showUnit(a *app, b io.Writer, u *entry.Unit, j ops.Judgement) {
 	now := logClock(a, u)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
@@ -150,7 +151,7 @@ func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
 	_ = w.Flush()
 }
 
-func showStatement(b io.Writer, s txlog.Statement, i, of int, values bool) {
+func showStatement(b io.Writer, s entry.Statement, i, of int, values bool) {
 	fmt.Fprint(b, "\nSQL")
 	if of > 1 {
 		fmt.Fprintf(b, " %d of %d", i+1, of)

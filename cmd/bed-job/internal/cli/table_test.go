@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -18,11 +19,11 @@ func TestNoTableIsWiderThanItsTerminal(t *testing.T) {
 	h, st := newDesk(t)
 	for _, name := range []string{"a", "127.0.0.1:3306/orders_of_a_long_name", strings.Repeat("x", 120)} {
 		for _, sql := range []string{"UPDATE a", "UPDATE orders SET " + strings.Repeat("x = x, ", 40) + "y = 1"} {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: name, Statements: []txlog.Statement{{SQL: sql}, {SQL: sql}}}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: name, Statements: []entry.Statement{{SQL: sql}, {SQL: sql}}}
 			if err := st.Add(t.Context(), time.Minute, u); err != nil {
 				t.Fatal(err)
 			}
-			if err := st.Release(t.Context(), u, txlog.Verdict{Park: name == "a", After: time.Hour, Err: "Error 1205 (HY000): " + strings.Repeat("Lock wait timeout exceeded ", 20)}); err != nil {
+			if err := st.Release(t.Context(), u, entry.Verdict{Park: name == "a", After: time.Hour, Err: "Error 1205 (HY000): " + strings.Repeat("Lock wait timeout exceeded ", 20)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -60,11 +61,11 @@ func TestNoTableIsWiderThanItsTerminal(t *testing.T) {
 func TestErrorKindsAreCountedAndAuditIsListed(t *testing.T) {
 	h, st := newDesk(t)
 	for i, text := range []string{"Error 1205 (HY000): Lock wait timeout exceeded", "Error 1062 (23000): Duplicate entry 's3cr3t' for key 'u'", "Error 1062 (23000): Duplicate entry 'other' for key 'u'"} {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: fmt.Sprint("UPDATE ", i)}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: fmt.Sprint("UPDATE ", i)}}}
 		if err := st.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Release(t.Context(), u, txlog.Verdict{Park: true, Err: text}); err != nil {
+		if err := st.Release(t.Context(), u, entry.Verdict{Park: true, Err: text}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -41,10 +42,10 @@ func targetLine(name string, db testdb.DB) string {
 }
 
 // add logs a waiting unit with a receipt; change may be nil.
-func (v *verifying) add(t *testing.T, dataSource string, change func(*txlog.Unit)) *txlog.Unit {
+func (v *verifying) add(t *testing.T, dataSource string, change func(*entry.Unit)) *entry.Unit {
 	t.Helper()
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource, Lease: txlog.Lease{Token: "t"},
-		Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = balance - 1"}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: dataSource, Lease: entry.Lease{Token: "t"},
+		Statements: []entry.Statement{{SQL: "UPDATE account SET balance = balance - 1"}}}
 	u.Receipt = u.ID
 	if change != nil {
 		change(u)
@@ -52,7 +53,7 @@ func (v *verifying) add(t *testing.T, dataSource string, change func(*txlog.Unit
 	if err := v.log.Add(t.Context(), time.Minute, u); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.log.Release(t.Context(), u, txlog.Verdict{Park: true}); err != nil {
+	if err := v.log.Release(t.Context(), u, entry.Verdict{Park: true}); err != nil {
 		t.Fatal(err)
 	}
 	return u
@@ -99,7 +100,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		if _, err := pool.Exec("CREATE TABLE account (balance INT)"); err != nil {
 			t.Fatal(err)
 		}
-		settings := func(u *txlog.Unit) { u.Settings = target.Settings }
+		settings := func(u *entry.Unit) { u.Settings = target.Settings }
 		never := v.add(t, "target", settings)
 		if got := v.verdicts(t)[never.ID]; got.Verdict != ops.NotApplied {
 			t.Errorf("without the table bed_receipt the verdict is %q, %s", got.Verdict, got.VerdictDetail)
@@ -125,21 +126,21 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		if _, err := tx.Exec("INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES ('" + flying.ID + "', '" + flying.ID + "', 'log', 0, 0, 0)"); err != nil {
 			t.Fatal(err)
 		}
-		plain := v.add(t, "target", func(u *txlog.Unit) { u.Receipt = "" })
+		plain := v.add(t, "target", func(u *entry.Unit) { u.Receipt = "" })
 		// The receipt is looked up in a session with the entry's settings, if possible.
-		elsewhere := v.add(t, "target", func(u *txlog.Unit) { u.Settings = "search_path=elsewhere" })
+		elsewhere := v.add(t, "target", func(u *entry.Unit) { u.Settings = "search_path=elsewhere" })
 		inSession, whyNot := ops.NotApplied, "not applied: retry applies it once"
 		if db.Driver == testdb.DriverMySQL {
 			inSession, whyNot = ops.CannotTell, "cannot tell: its receipt cannot be looked for: Error 1193"
 		}
-		place := v.add(t, "target", func(u *txlog.Unit) { u.Settings, u.Place = target.Settings, "elsewhere.too" })
+		place := v.add(t, "target", func(u *entry.Unit) { u.Settings, u.Place = target.Settings, "elsewhere.too" })
 		unknown := v.add(t, "nowhere", nil)
-		otherKey := v.add(t, "target", func(u *txlog.Unit) { u.Receipt, u.Fingerprint = applied.ID, "another request" })
+		otherKey := v.add(t, "target", func(u *entry.Unit) { u.Receipt, u.Fingerprint = applied.ID, "another request" })
 
 		got := v.verdicts(t)
 		for _, tc := range []struct {
 			what   string
-			u      *txlog.Unit
+			u      *entry.Unit
 			want   ops.Verdict
 			advice string
 		}{
@@ -184,7 +185,7 @@ func TestALeasedLogIsNotAppliedYet(t *testing.T) {
 	db := testdb.SQLite(t)
 	v := newVerifying(t, "targetDataSource:\n"+targetLine("target", db))
 	_ = db.Open(t).Ping() // makes the file
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "target", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
 	u.Receipt = u.ID
 	if err := v.log.Add(t.Context(), time.Minute, u); err != nil {
 		t.Fatal(err)
@@ -348,7 +349,7 @@ func TestRetryDoesNotPromiseUnreplayableEntries(t *testing.T) {
 	db := testdb.SQLite(t)
 	v := newVerifying(t, "targetDataSource:\n"+targetLine("target", db))
 	_ = db.Open(t).Ping()
-	u := v.add(t, "target", func(u *txlog.Unit) { u.NotReplayable = "it read before it wrote" })
+	u := v.add(t, "target", func(u *entry.Unit) { u.NotReplayable = "it read before it wrote" })
 	if r := v.run(t, "show", u.ID); !strings.Contains(r.out, "not applied: retry decides that it never will be") {
 		t.Errorf("got %+v", r)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/txlog"
 )
 
 const jsonHelp = `
@@ -48,7 +48,7 @@ type statementView struct {
 }
 
 // viewOf makes the view of a unit; j is nil when no target was asked.
-func viewOf(a *app, u *txlog.Unit, j *ops.Judgement) unitView {
+func viewOf(a *app, u *entry.Unit, j *ops.Judgement) unitView {
 	v := unitView{Entry: ops.EntryOf(u, a.minAge), Settings: u.Settings, ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements))}
 	if j != nil {
 		v.Verdict, v.VerdictDetail = j.Verdict, j.Detail
@@ -61,7 +61,7 @@ func viewOf(a *app, u *txlog.Unit, j *ops.Judgement) unitView {
 
 // logClock is the log's when u was read: times of the log are given by it, because
 // this machine's may differ.
-func logClock(a *app, u *txlog.Unit) time.Time {
+func logClock(a *app, u *entry.Unit) time.Time {
 	if u.ReadAt.IsZero() {
 		return a.Now()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
@@ -50,12 +51,12 @@ func (b boundedLog) silent(err error) error {
 		"and answers others, and whether the address is its own; --log-timeout sets how long to wait for it: %w", b.source.place(), b.within, err)
 }
 
-func (b boundedLog) List(ctx context.Context, f txlog.Filter) ([]*txlog.Unit, error) {
-	return ask(ctx, b, func(ctx context.Context) ([]*txlog.Unit, error) { return b.Storage.List(ctx, f) })
+func (b boundedLog) List(ctx context.Context, f txlog.Filter) ([]*entry.Unit, error) {
+	return ask(ctx, b, func(ctx context.Context) ([]*entry.Unit, error) { return b.Storage.List(ctx, f) })
 }
 
-func (b boundedLog) Get(ctx context.Context, id string) (*txlog.Unit, error) {
-	return ask(ctx, b, func(ctx context.Context) (*txlog.Unit, error) { return b.Storage.Get(ctx, id) })
+func (b boundedLog) Get(ctx context.Context, id string) (*entry.Unit, error) {
+	return ask(ctx, b, func(ctx context.Context) (*entry.Unit, error) { return b.Storage.Get(ctx, id) })
 }
 
 func (b boundedLog) Missing(ctx context.Context, ids []string) ([]string, error) {

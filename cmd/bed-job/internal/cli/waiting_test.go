@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -89,11 +90,11 @@ func TestUnresponsiveLogIsReportedByEveryCommand(t *testing.T) {
 // stuckLog is open, and answers nothing any more.
 type stuckLog struct{ txlog.Storage }
 
-func (stuckLog) List(ctx context.Context, _ txlog.Filter) ([]*txlog.Unit, error) {
+func (stuckLog) List(ctx context.Context, _ txlog.Filter) ([]*entry.Unit, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
-func (stuckLog) Get(ctx context.Context, _ string) (*txlog.Unit, error) {
+func (stuckLog) Get(ctx context.Context, _ string) (*entry.Unit, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -49,7 +50,7 @@ func (w *world) runApplication(ctx context.Context) error {
 // mortal is a log that kills the process on the first removal, after the first delivered write.
 type mortal struct{ txlog.Storage }
 
-func (mortal) Remove(ctx context.Context, _ ...*txlog.Unit) error {
+func (mortal) Remove(ctx context.Context, _ ...*entry.Unit) error {
 	self, err := os.FindProcess(os.Getpid())
 	if err == nil {
 		err = self.Kill()

@@ -17,9 +17,9 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Finding is a problem.
@@ -220,7 +220,7 @@ func (p *patient) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	p.open(ctx)
-	if p.Target.Dialect.Flavor == txlog.FlavorMessages {
+	if p.Target.Dialect.Flavor == sqltext.Messages {
 		lookAtBroker(p)
 		return
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // maxSessions is how many different sessions, as entries name them, are tried.
@@ -15,7 +15,7 @@ const maxSessions = 20
 // sessions tries each kind of session that entries need, in the same way as the job. The real
 // sessions of the application matter, with the effects of its account, its DSN and any pooler,
 // rather than the text of a DSN.
-func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets map[string]Database) {
+func sessions(ctx context.Context, x *examination, units []*entry.Unit, targets map[string]Database) {
 	type kind struct{ dataSource, settings, session, account, place string }
 	tried := map[kind]bool{}
 	for _, u := range units {
@@ -33,7 +33,7 @@ func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets 
 
 // elsewhere returns the job's reason for not delivering u; nil without one, or if the target cannot be
 // asked.
-func elsewhere(ctx context.Context, t *delivery.Target, u *txlog.Unit) (why *target.ElsewhereError) {
+func elsewhere(ctx context.Context, t *delivery.Target, u *entry.Unit) (why *target.ElsewhereError) {
 	err := target.SameAccount(t, u)
 	if err == nil && (u.Settings != t.Settings || u.Session != "" || u.Place != "") {
 		err = opens(ctx, *t, u)
@@ -43,7 +43,7 @@ func elsewhere(ctx context.Context, t *delivery.Target, u *txlog.Unit) (why *tar
 }
 
 // opens returns an error if t has no session for u.
-func opens(ctx context.Context, t delivery.Target, u *txlog.Unit) error {
+func opens(ctx context.Context, t delivery.Target, u *entry.Unit) error {
 	t, err := target.In(t, u)
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
-	"github.com/bedsql/bed/txlog"
 )
 
 // fill is the value of a new column in existing rows if 0 or an empty text would be wrong.
@@ -26,7 +26,7 @@ var fill = map[string]string{
 type Database struct {
 	*sql.DB
 	// Flavor is the flavor of its SQL.
-	Flavor txlog.Flavor
+	Flavor sqltext.Flavor
 	// Schema is the SQL that creates the tables.
 	Schema string
 	// Receipts name the schema of the receipts, if unqualified names lead elsewhere.
@@ -81,9 +81,9 @@ func (db Database) add(table, quoted string, c tables.Column) []string {
 			value = cmp.Or(fill[c.Name], "0")
 		}
 		switch {
-		case db.Flavor == txlog.FlavorMySQL && text:
+		case db.Flavor == sqltext.MySQL && text:
 			// A text there takes no default, and rows get the empty one all the same.
-		case db.Flavor == txlog.FlavorSQLite:
+		case db.Flavor == sqltext.SQLite:
 			add += " DEFAULT " + value // it cannot be taken away again
 		default:
 			add += " DEFAULT " + value

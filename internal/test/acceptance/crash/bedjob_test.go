@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 // bedJob runs one command of bed-job as a process of its own.
@@ -132,7 +132,7 @@ func TestBedJobLeavesLeasedEntriesAlone(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(1)
 		file := r.JobFile("maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0")
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: rig.DataSourceOf(t, r.DB), Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 2"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: rig.DataSourceOf(t, r.DB), Statements: []entry.Statement{{SQL: "UPDATE account SET balance = 2"}}}
 		if err := r.Storage.Add(t.Context(), time.Hour, u); err != nil {
 			t.Fatal(err)
 		}

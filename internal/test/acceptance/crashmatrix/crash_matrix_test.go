@@ -18,10 +18,10 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func init() { rig.Programs["crash"] = crashProgram }
@@ -320,18 +320,18 @@ func (m *matrix) sessions() map[string]string {
 // write in an order.
 func (m *matrix) addForJob(o *crashOrder) {
 	m.t.Helper()
-	var units []*txlog.Unit
+	var units []*entry.Unit
 	for i, w := range o.Writes[:o.left()] {
 		_, table, _ := strings.Cut(w, ".")
 		if i == 0 || o.ordered() {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: "A", Settings: m.settings()}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: "A", Settings: m.settings()}
 			if u.Receipt = u.ID; o.ordered() {
-				u.Order = []txlog.Order{{Key: m.a.OrderKeyOf("A", crashKey)}}
+				u.Order = []entry.Order{{Key: m.a.OrderKeyOf("A", crashKey)}}
 			}
 			units = append(units, u)
 		}
 		u := units[len(units)-1]
-		u.Statements = append(u.Statements, txlog.Statement{SQL: o.plusOne(table)})
+		u.Statements = append(u.Statements, entry.Statement{SQL: o.plusOne(table)})
 	}
 	for _, u := range units {
 		if err := m.a.Storage.Add(context.Background(), time.Minute, u); err != nil {
@@ -340,7 +340,7 @@ func (m *matrix) addForJob(o *crashOrder) {
 		if u.Behind != "" {
 			continue // nobody has a lease of it
 		}
-		if err := m.a.Storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
+		if err := m.a.Storage.Release(context.Background(), u, entry.Verdict{}); err != nil {
 			m.t.Fatal(err)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -185,10 +187,10 @@ func (o *crashOrder) openLog(ctx context.Context, s *rig.Steps) (*txlog.SQLStora
 		return nil, err
 	}
 	flavor := t.Dialect.Flavor
-	txlog.RegisterBackend("crash", txlog.Backend{
+	logdb.Register("crash", logdb.Backend{
 		Flavor: flavor,
 		Connector: func(dsn string) (driver.Connector, error) {
-			if flavor == txlog.FlavorMySQL {
+			if flavor == sqltext.MySQL {
 				dsn += "&clientFoundRows=true"
 			}
 			t, err := rig.Target(o.Driver)(dsn)

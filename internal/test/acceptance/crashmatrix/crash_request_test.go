@@ -10,8 +10,8 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/bedhttp"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
-	"github.com/bedsql/bed/txlog"
 )
 
 type stepsKey struct{}
@@ -30,9 +30,9 @@ func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 			bedhttp.Error(w, r, err)
 			return
 		}
-		w.Header().Set("Location", "/"+txlog.NewID())
+		w.Header().Set("Location", "/"+entry.NewID())
 		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte("\xff\x00" + txlog.NewID()))
+		_, _ = w.Write([]byte("\xff\x00" + entry.NewID()))
 	}))
 	ask := func() (status int, all string) {
 		w := httptest.NewRecorder()

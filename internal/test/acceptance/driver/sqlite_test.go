@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -34,11 +35,11 @@ func TestClaimersOfOneFileNeverShareOrFail(t *testing.T) {
 	}
 	storage := open()
 	for range units {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM t"}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM t"}}}
 		if err := storage.Add(context.Background(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}
-		if err := storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
+		if err := storage.Release(context.Background(), u, entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +52,7 @@ func TestClaimersOfOneFileNeverShareOrFail(t *testing.T) {
 		s := open()
 		wg.Go(func() {
 			for {
-				got, err := s.Claim(context.Background(), txlog.ClaimRequest{DataSource: "a", Limit: batch, Lease: time.Hour})
+				got, err := s.Claim(context.Background(), entry.ClaimRequest{DataSource: "a", Limit: batch, Lease: time.Hour})
 				if err != nil {
 					t.Errorf("worker %d: %v", worker, err)
 					return

@@ -13,9 +13,9 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 var writeForms = map[string][]rig.Form{
@@ -116,7 +116,7 @@ func TestEveryWriteFormIsLoggedAndRunsOnce(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var logged []string
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*entry.Unit) error {
 				logged = append(logged, units[0].Statements[0].SQL)
 				return nil
 			}}

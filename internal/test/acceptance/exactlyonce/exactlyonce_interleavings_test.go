@@ -17,11 +17,11 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // This test runs the real wrapper, log and job on SQLite, and takes from them
@@ -303,7 +303,7 @@ func (w *world) operator(t *rapid.T) {
 }
 
 // look reads the log.
-func (w *world) look() []*txlog.Unit {
+func (w *world) look() []*entry.Unit {
 	units := w.r.Logs()
 	there := map[string]string{}
 	for _, u := range units {
@@ -350,7 +350,7 @@ func (w *world) quiesce() {
 			_ = w.r.Storage.Retry(context.Background(), u.ID)
 		}
 	}
-	waits := func(u *txlog.Unit) bool { return !u.Parked }
+	waits := func(u *entry.Unit) bool { return !u.Parked }
 	for rounds := 0; rounds < 20 && slices.ContainsFunc(w.look(), waits); rounds++ {
 		w.pass(2 * worldLease)
 		w.begin("job 0", func(ctx context.Context) { _, _ = w.jobs[0].RunOnce(ctx) })

@@ -10,10 +10,10 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestMissingCreateRightNamesTheRemedy(t *testing.T) {
@@ -113,7 +113,7 @@ func TestReceiptBeingWrittenIsWaitedFor(t *testing.T) {
 }
 
 // inFlight begins an attempt of a unit of one increment, and leaves it open.
-func inFlight(r *rig.Rig, u *txlog.Unit) (end func(commit bool)) {
+func inFlight(r *rig.Rig, u *entry.Unit) (end func(commit bool)) {
 	r.T.Helper()
 	tx, err := r.Bare.Begin()
 	if err != nil {

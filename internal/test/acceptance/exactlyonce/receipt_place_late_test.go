@@ -7,10 +7,10 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 // newRigUpOnceLogged is newRigDown with a target that comes up during the write to the log: the
@@ -19,7 +19,7 @@ func newRigUpOnceLogged(t *testing.T, db testdb.DB, hooks rig.HookedStorage) (*r
 	t.Helper()
 	var p *testproxy.Proxy
 	r, p := rig.NewDown(t, db, rig.ExactlyOnce, rig.NoSyncRetry, func(c *bedsql.Config) {
-		hooks.Storage, hooks.OnAdd = c.Storage, func([]*txlog.Unit) error {
+		hooks.Storage, hooks.OnAdd = c.Storage, func([]*entry.Unit) error {
 			p.Accept()
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -192,7 +193,7 @@ func (s *silentStorage) ReceiptSchema(ctx context.Context, dataSource string) (s
 	return s.Storage.ReceiptSchema(ctx, dataSource)
 }
 
-func (s *silentStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *silentStorage) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	if err := s.answer(); err != nil {
 		return err
 	}

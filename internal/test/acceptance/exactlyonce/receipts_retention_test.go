@@ -12,10 +12,10 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestReceiptIsErasedOnlyAfterDefiniteAttempts(t *testing.T) {
@@ -157,7 +157,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 		r.Account(0)
 		const old = 50
 		for range old {
-			u := &txlog.Unit{ID: txlog.NewID(), Receipt: "x", Statements: []txlog.Statement{{SQL: rig.AddOne}}}
+			u := &entry.Unit{ID: entry.NewID(), Receipt: "x", Statements: []entry.Statement{{SQL: rig.AddOne}}}
 			u.Receipt = u.ID
 			if out := r.OnTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 				return attempt.Replay(context.Background(), d, conn, u, rig.ReceiptsOf(r))
@@ -222,7 +222,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 		const all, erased, gone, purged = 80, 20, 20, 20
 		ids, log := make([]string, all), r.Storage.Identity()
 		for i := range ids {
-			ids[i] = txlog.NewID()
+			ids[i] = entry.NewID()
 			r.Must(r.Bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, log_gone) VALUES (?, ?, ?, 0, 1, ?, 1)", ids[i], ids[i], log, i)
 		}
 		r.Must(r.Bare, "UPDATE bed_receipt SET log_gone = 0 WHERE keep_until < ?", erased+gone)

@@ -8,10 +8,10 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 // eachGroup runs f on every kind of database with every kind of group.
@@ -171,7 +171,7 @@ func wantTurning(t testing.TB, err error, parked bool) {
 }
 
 // compensation returns the group's compensation from the log.
-func compensation(m *rig.Turning) *txlog.Unit {
+func compensation(m *rig.Turning) *entry.Unit {
 	m.T.Helper()
 	u, err := m.Storage.Get(context.Background(), m.Soft.ID())
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -36,7 +37,7 @@ func TestSoftTransactionReturnsUnknownLogWriteAtOnce(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				r := rig.New(t, rig.FreshLike(t, db), func(c *bedsql.Config) {
-					c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*txlog.Unit) error { return txlog.ErrInDoubt }}
+					c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*entry.Unit) error { return txlog.ErrInDoubt }}
 				})
 				r.Account(1)
 				ctx, tx := rig.Soft(t)

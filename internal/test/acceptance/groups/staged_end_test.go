@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -143,7 +144,7 @@ func TestStagedLogInDoubtAtEndIsAskedByID(t *testing.T) {
 // inDoubtStorage loses the answer to what was added.
 type inDoubtStorage struct{ txlog.Storage }
 
-func (s *inDoubtStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *inDoubtStorage) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	if err := s.Storage.Add(ctx, lease, units...); err != nil {
 		return err
 	}

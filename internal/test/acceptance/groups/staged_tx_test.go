@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/mappers"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestStagedQueryDoesNotSeeStagedWrites(t *testing.T) {
@@ -118,7 +118,7 @@ func TestStagedLocalTransactionKeepsItsBeginTxGuarantee(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var receipts []bool
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*entry.Unit) error {
 				for _, u := range units {
 					receipts = append(receipts, u.Receipt != "")
 				}

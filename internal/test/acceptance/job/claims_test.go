@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -23,10 +24,10 @@ func TestClaimsForOneDataSourceHideNoOthers(t *testing.T) {
 		defer func() { _ = storage.Close() }()
 		const dataSources = 4
 		for i := range dataSources {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: fmt.Sprintf("ds_%d", i), Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: fmt.Sprintf("ds_%d", i), Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
 			err := storage.Add(context.Background(), time.Minute, u)
 			if err == nil {
-				err = storage.Release(context.Background(), u, txlog.Verdict{})
+				err = storage.Release(context.Background(), u, entry.Verdict{})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -36,12 +37,12 @@ func TestClaimsForOneDataSourceHideNoOthers(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range dataSources {
 				all.Go(func() {
-					units, err := storage.Claim(context.Background(), txlog.ClaimRequest{DataSource: fmt.Sprintf("ds_%d", i), Limit: 10, Lease: time.Minute})
+					units, err := storage.Claim(context.Background(), entry.ClaimRequest{DataSource: fmt.Sprintf("ds_%d", i), Limit: 10, Lease: time.Minute})
 					if err != nil || len(units) != 1 {
 						t.Errorf("round %d: the claim for data source %d gave %d units (%v), want the one that is due", round, i, len(units), err)
 						return
 					}
-					if err := storage.Release(context.Background(), units[0], txlog.Verdict{}); err != nil {
+					if err := storage.Release(context.Background(), units[0], entry.Verdict{}); err != nil {
 						t.Error(err)
 					}
 				})

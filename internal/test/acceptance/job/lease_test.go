@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -33,13 +34,13 @@ func behind(r *rig.Rig, query string, args ...any) (done <-chan error) {
 
 // takeOver claims the one unit of the log as another worker would, as soon as
 // its owner's lease has ended.
-func takeOver(r *rig.Rig) *txlog.Unit {
+func takeOver(r *rig.Rig) *entry.Unit {
 	r.T.Helper()
 	dataSource := r.WantOneLog().DataSource
-	var units []*txlog.Unit
+	var units []*entry.Unit
 	rig.Eventually(r.T, "the lease has ended", func() bool {
 		var err error
-		units, err = r.Storage.Claim(context.Background(), txlog.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: time.Hour})
+		units, err = r.Storage.Claim(context.Background(), entry.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: time.Hour})
 		if err != nil {
 			r.T.Fatal(err)
 		}
@@ -50,7 +51,7 @@ func takeOver(r *rig.Rig) *txlog.Unit {
 
 // wantUntouched checks that the unit is still the other worker's: it can be
 // removed under its token.
-func wantUntouched(r *rig.Rig, u *txlog.Unit) {
+func wantUntouched(r *rig.Rig, u *entry.Unit) {
 	r.T.Helper()
 	now := r.WantOneLog()
 	if !now.Leased || now.Parked || now.LastError != "" || now.NextTry.UnixMilli() != u.NextTry.UnixMilli() {
@@ -295,9 +296,9 @@ func TestTimesAreTheLogDatabasesOwn(t *testing.T) {
 			})
 			r.Account(1)
 			// This writer reports its start, and then no more.
-			unit := &txlog.Unit{
-				ID: txlog.NewID(), DataSource: rig.DataSourceOf(t, r.DB),
-				Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 10 WHERE id = 1"}},
+			unit := &entry.Unit{
+				ID: entry.NewID(), DataSource: rig.DataSourceOf(t, r.DB),
+				Statements: []entry.Statement{{SQL: "UPDATE account SET balance = 10 WHERE id = 1"}},
 			}
 			if err := storage.Add(context.Background(), 30*time.Second, unit); err != nil {
 				t.Fatal(err)

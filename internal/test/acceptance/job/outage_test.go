@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 // leave logs n writes as pending that were not sent.
@@ -19,11 +19,11 @@ func leave(r *rig.Rig, n int, query string, args ...any) {
 	r.T.Helper()
 	s := rig.StatementOf(r.T, r.Q(query), args...)
 	for range n {
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: rig.DataSourceOf(r.T, r.DB), Settings: rig.SettingsOf(r.T, r.DB), Statements: []txlog.Statement{s}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: rig.DataSourceOf(r.T, r.DB), Settings: rig.SettingsOf(r.T, r.DB), Statements: []entry.Statement{s}}
 		if err := r.Storage.Add(context.Background(), time.Minute, u); err != nil {
 			r.T.Fatal(err)
 		}
-		if err := r.Storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
+		if err := r.Storage.Release(context.Background(), u, entry.Verdict{}); err != nil {
 			r.T.Fatal(err)
 		}
 	}

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestAStuckRowDoesNotStarveTheRest(t *testing.T) {
@@ -73,11 +73,11 @@ func TestUnknownDataSourceIsReportedAndPushedBack(t *testing.T) {
 		r.Account(1)
 		s := rig.StatementOf(t, rig.AddOne)
 		for range 3 {
-			u := &txlog.Unit{ID: txlog.NewID(), DataSource: "elsewhere", Statements: []txlog.Statement{s}}
+			u := &entry.Unit{ID: entry.NewID(), DataSource: "elsewhere", Statements: []entry.Statement{s}}
 			if err := r.Storage.Add(context.Background(), time.Minute, u); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.Storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
+			if err := r.Storage.Release(context.Background(), u, entry.Verdict{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestKeyedTransactionIsAnsweredAlikeWhoeverDelivered(t *testing.T) {
@@ -201,7 +201,7 @@ func TestReceiptRenewedDuringAPurgeStays(t *testing.T) {
 		r := rig.New(t, db)
 		r.ReceiptTable()
 		r.Account(0)
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "x", Statements: []txlog.Statement{{SQL: rig.AddOne}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: "x", Statements: []entry.Statement{{SQL: rig.AddOne}}}
 		u.Receipt = u.ID
 		replay := func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Replay(context.Background(), d, conn, u, rig.ReceiptsOf(r))

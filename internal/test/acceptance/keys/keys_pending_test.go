@@ -12,10 +12,10 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestKeyOneCallerAppliesAndOthersReplay(t *testing.T) {
@@ -351,7 +351,7 @@ func TestKeyUnloggedRequestCanBeRepeated(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		down := true
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*entry.Unit) error {
 				if down {
 					return errors.New("the log is down")
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -88,7 +89,7 @@ type endsAfterAdd struct {
 	end context.CancelFunc
 }
 
-func (s *endsAfterAdd) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *endsAfterAdd) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	err := s.Storage.Add(ctx, lease, units...)
 	s.end()
 	return err
@@ -118,7 +119,7 @@ func TestSyntaxErrorInAUnitIsReturned(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("the log is gone")
 	r := rig.New(t, testdb.MySQL(t), func(c *bedsql.Config) {
-		c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*txlog.Unit) error { return gone }}
+		c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*entry.Unit) error { return gone }}
 		c.Lease = 2 * time.Second
 	})
 	r.Account(1, 2)
@@ -175,9 +176,9 @@ func TestDeadPooledConnectionIsNotATry(t *testing.T) {
 func TestUnsentStatementKeepsTheCommitLogged(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		var logged []*txlog.Unit
+		var logged []*entry.Unit
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*entry.Unit) error {
 				logged = append(logged, units...)
 				return nil
 			}}

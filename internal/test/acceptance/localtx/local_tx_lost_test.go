@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // waitsForLock reports whether a session of MySQL waits for a row's lock. It
@@ -242,7 +242,7 @@ func TestInterruptedReadKeepsTheCommitLogged(t *testing.T) {
 	t.Parallel()
 	logged := 0
 	r := rig.New(t, testdb.SQLite(t), func(c *bedsql.Config) {
-		c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*txlog.Unit) error {
+		c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*entry.Unit) error {
 			logged++
 			return nil
 		}}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -60,12 +61,12 @@ type keepsAll struct {
 	tried func()
 }
 
-func (l keepsAll) Remove(context.Context, ...*txlog.Unit) error {
+func (l keepsAll) Remove(context.Context, ...*entry.Unit) error {
 	l.tried()
 	return errReadOnlyLog
 }
 
-func (keepsAll) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (keepsAll) Renew(context.Context, time.Duration, ...*entry.Unit) ([]*entry.Unit, error) {
 	return nil, errReadOnlyLog
 }
 

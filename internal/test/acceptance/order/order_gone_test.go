@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -92,7 +93,7 @@ func TestSkippedEntryIsOvertakenHoweverLateItIsRetried(t *testing.T) {
 		r.Account(0)
 		first := pendingHead(r, "k", 1)
 		wantBehind(r, sets(r, t.Context(), "k", 1, 2), first)
-		if _, err := r.Storage.Decide(t.Context(), txlog.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if report := r.RunOnce(); report.Delivered != 1 {
@@ -144,8 +145,8 @@ func TestOpenTransactionWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		w := rig.NewWith(t, db, false)
 		tgt := rig.TargetOf(t, w.DB)
-		u := &txlog.Unit{ID: txlog.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings, Order: []txlog.Order{{Key: orderKey(w.Rig, "k")}},
-			Statements: []txlog.Statement{{SQL: w.Q(rig.SetBalance)}}}
+		u := &entry.Unit{ID: entry.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings, Order: []entry.Order{{Key: orderKey(w.Rig, "k")}},
+			Statements: []entry.Statement{{SQL: w.Q(rig.SetBalance)}}}
 		u.Receipt = u.ID
 		if err := w.Storage.Add(t.Context(), time.Hour, u); err != nil {
 			t.Fatal(err)
@@ -166,7 +167,7 @@ func TestOpenTransactionWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 			}
 		}
 		answered("a removal", func() error { return w.Storage.Remove(t.Context(), u) })
-		if err := w.Storage.Release(t.Context(), u, txlog.Verdict{Park: true}); err != nil {
+		if err := w.Storage.Release(t.Context(), u, entry.Verdict{Park: true}); err != nil {
 			t.Fatal(err)
 		}
 		answered("a decision", func() error { return w.Storage.Discard(t.Context(), u.ID) })

@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -35,20 +36,20 @@ func orderKey(r *rig.Rig, key string) string {
 
 // pendingHead leaves a write under the key in the log, which sets account 1 and was never
 // sent.
-func pendingHead(r *rig.Rig, key string, balance int) (entry string) {
+func pendingHead(r *rig.Rig, key string, balance int) (id string) {
 	r.T.Helper()
 	tgt := rig.TargetOf(r.T, r.DB)
-	params, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: int64(balance)}, {Ordinal: 2, Value: int64(1)}})
+	params, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: int64(balance)}, {Ordinal: 2, Value: int64(1)}})
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	u := &txlog.Unit{ID: txlog.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings, Order: []txlog.Order{{Key: orderKey(r, key)}},
-		Statements: []txlog.Statement{{SQL: r.Q(rig.SetBalance), Params: params}}}
+	u := &entry.Unit{ID: entry.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings, Order: []entry.Order{{Key: orderKey(r, key)}},
+		Statements: []entry.Statement{{SQL: r.Q(rig.SetBalance), Params: params}}}
 	u.Receipt = attempt.ReceiptID(tgt.Dialect, u.ID)
 	if err := r.Storage.Add(context.Background(), time.Minute, u); err != nil || u.Behind != "" {
 		r.T.Fatalf("behind %q, %v", u.Behind, err)
 	}
-	if err := r.Storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
+	if err := r.Storage.Release(context.Background(), u, entry.Verdict{}); err != nil {
 		r.T.Fatal(err)
 	}
 	return u.ID
@@ -101,14 +102,14 @@ func TestParkedEntryIsSkippedAndItsLateRetryIsOvertaken(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(0)
 		first := pendingHead(r, "k", 1)
-		if _, err := r.Storage.Decide(t.Context(), txlog.DecidePark, []string{first}, nil, nil); err != nil {
+		if _, err := r.Storage.Decide(t.Context(), entry.DecidePark, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		wantBehind(r, sets(r, t.Context(), "k", 1, 2), first)
 		if report := r.RunOnce(); report.Claimed != 0 {
 			t.Fatalf("the job reports %+v", report)
 		}
-		if _, err := r.Storage.Decide(t.Context(), txlog.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if report := r.RunOnce(); report.Delivered != 1 {
@@ -117,7 +118,7 @@ func TestParkedEntryIsSkippedAndItsLateRetryIsOvertaken(t *testing.T) {
 		if err := sets(r, t.Context(), "k", 1, 3); err != nil {
 			t.Fatalf("beside a skipped entry: %v", err)
 		}
-		if _, err := r.Storage.Decide(t.Context(), txlog.DecideSkip, []string{first}, nil, nil); !errors.Is(err, txlog.ErrNotFirst) {
+		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); !errors.Is(err, txlog.ErrNotFirst) {
 			t.Fatalf("skipped twice: %v", err)
 		}
 		if err := r.Storage.Retry(t.Context(), first); err != nil {
@@ -148,7 +149,7 @@ func TestSkippedEntryIsAppliedWhileNothingHasOvertakenIt(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(0)
 		first := pendingHead(r, "k", 1)
-		if _, err := r.Storage.Decide(t.Context(), txlog.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.Storage.Retry(t.Context(), first); err != nil {
@@ -388,7 +389,7 @@ func TestJobForgetsIdleOrderKeysAndKeepsTheFenceOfSkippedEntries(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(0)
 		first := pendingHead(r, "skipped", 1)
-		if _, err := r.Storage.Decide(t.Context(), txlog.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		for i, key := range []string{"skipped", "idle"} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -159,7 +160,7 @@ func WantPending(t testing.TB, err error) *bedsql.PendingError {
 }
 
 // WantParked checks that the log holds one parked unit with its reason and its last error.
-func (r *Rig) WantParked(reason string) *txlog.Unit {
+func (r *Rig) WantParked(reason string) *entry.Unit {
 	r.T.Helper()
 	u := r.WantOneLog()
 	if !u.Parked {
@@ -229,14 +230,14 @@ func WaitFor(t testing.TB, what string, c <-chan struct{}) {
 // made to return. A hook's error is the answer.
 type HookedStorage struct {
 	txlog.Storage
-	OnAdd    func(units []*txlog.Unit) error
+	OnAdd    func(units []*entry.Unit) error
 	AfterAdd func()
-	OnRemove func(units []*txlog.Unit) error
+	OnRemove func(units []*entry.Unit) error
 	OnRenew  func() error
 	OnLocate func() error
 }
 
-func (s *HookedStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *HookedStorage) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	if s.OnAdd != nil {
 		if err := s.OnAdd(units); err != nil {
 			return err
@@ -249,7 +250,7 @@ func (s *HookedStorage) Add(ctx context.Context, lease time.Duration, units ...*
 	return err
 }
 
-func (s *HookedStorage) Remove(ctx context.Context, units ...*txlog.Unit) error {
+func (s *HookedStorage) Remove(ctx context.Context, units ...*entry.Unit) error {
 	if s.OnRemove != nil {
 		if err := s.OnRemove(units); err != nil {
 			return err
@@ -258,7 +259,7 @@ func (s *HookedStorage) Remove(ctx context.Context, units ...*txlog.Unit) error 
 	return s.Storage.Remove(ctx, units...)
 }
 
-func (s *HookedStorage) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (s *HookedStorage) Renew(ctx context.Context, lease time.Duration, units ...*entry.Unit) ([]*entry.Unit, error) {
 	if s.OnRenew != nil {
 		if err := s.OnRenew(); err != nil {
 			return nil, err
@@ -267,7 +268,7 @@ func (s *HookedStorage) Renew(ctx context.Context, lease time.Duration, units ..
 	return s.Storage.Renew(ctx, lease, units...)
 }
 
-func (s *HookedStorage) Locate(ctx context.Context, u *txlog.Unit, place, session string) error {
+func (s *HookedStorage) Locate(ctx context.Context, u *entry.Unit, place, session string) error {
 	if s.OnLocate != nil {
 		if err := s.OnLocate(); err != nil {
 			return err
@@ -293,17 +294,17 @@ func RawExec(r *Rig, conn *sql.Conn, query string) {
 }
 
 // StatementOf is a statement as the log keeps it.
-func StatementOf(t testing.TB, query string, args ...any) txlog.Statement {
+func StatementOf(t testing.TB, query string, args ...any) entry.Statement {
 	t.Helper()
 	named := make([]driver.NamedValue, len(args))
 	for i, a := range args {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
 	}
-	params, err := txlog.EncodeParams(named)
+	params, err := entry.EncodeParams(named)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return txlog.Statement{SQL: query, Params: params}
+	return entry.Statement{SQL: query, Params: params}
 }
 
 func SettingsOf(t testing.TB, db testdb.DB) string {

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func DataSourceOf(t testing.TB, db testdb.DB) string {
@@ -36,19 +36,19 @@ func (r *Rig) Parked() (why []string) {
 func (r *Rig) Abandon(n int, query string, args ...any) {
 	r.T.Helper()
 	tgt := TargetOf(r.T, r.DB)
-	units := make([]*txlog.Unit, n)
+	units := make([]*entry.Unit, n)
 	for i := range units {
 		values := []driver.NamedValue{{Ordinal: 1, Value: int64(i + 1)}}
 		for j, a := range args {
 			values = append(values, driver.NamedValue{Ordinal: j + 2, Value: a})
 		}
-		params, err := txlog.EncodeParams(values)
+		params, err := entry.EncodeParams(values)
 		if err != nil {
 			r.T.Fatal(err)
 		}
-		units[i] = &txlog.Unit{
-			ID: txlog.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings,
-			Statements: []txlog.Statement{{SQL: r.Q(query), Params: params}},
+		units[i] = &entry.Unit{
+			ID: entry.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings,
+			Statements: []entry.Statement{{SQL: r.Q(query), Params: params}},
 		}
 	}
 	if err := r.Storage.Add(context.Background(), time.Minute, units...); err != nil {

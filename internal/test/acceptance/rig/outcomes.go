@@ -13,6 +13,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -233,7 +234,7 @@ func WithParam(db testdb.DB, key, value string) testdb.DB {
 
 // CountAdds counts the units that are written to a log.
 func CountAdds(s txlog.Storage, n *int) txlog.Storage {
-	return &HookedStorage{Storage: s, OnAdd: func(units []*txlog.Unit) error {
+	return &HookedStorage{Storage: s, OnAdd: func(units []*entry.Unit) error {
 		*n += len(units)
 		return nil
 	}}
@@ -279,7 +280,7 @@ func WantResult(t testing.TB, res sql.Result, want error) {
 
 // WantLeft waits until the log holds a number of statements, for what was
 // delivered is removed after its call returned, and then wants them to be one unit.
-func (r *Rig) WantLeft(statements int) *txlog.Unit {
+func (r *Rig) WantLeft(statements int) *entry.Unit {
 	r.T.Helper()
 	Eventually(r.T, "only what is not delivered is left in the log", func() bool { return r.Left() == statements })
 	return r.WantOneLog()

@@ -18,9 +18,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 // WithoutCreate returns the target for an account that may read and write existing tables but
@@ -70,15 +70,15 @@ func WithSetting(db testdb.DB, setting string) string {
 
 // Applied writes the entry of a process that died between the COMMIT of a write
 // and the removal of its entry.
-func (r *Rig) Applied(query string) *txlog.Unit {
+func (r *Rig) Applied(query string) *entry.Unit {
 	r.T.Helper()
-	params, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: int64(1)}})
+	params, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: int64(1)}})
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	tgt, id := TargetOf(r.T, r.DB), txlog.NewID()
-	u := &txlog.Unit{ID: id, DataSource: tgt.DataSource, Settings: tgt.Settings, Receipt: attempt.ReceiptID(tgt.Dialect, id),
-		Statements: []txlog.Statement{{SQL: r.Q(query), Params: params}}}
+	tgt, id := TargetOf(r.T, r.DB), entry.NewID()
+	u := &entry.Unit{ID: id, DataSource: tgt.DataSource, Settings: tgt.Settings, Receipt: attempt.ReceiptID(tgt.Dialect, id),
+		Statements: []entry.Statement{{SQL: r.Q(query), Params: params}}}
 	out := r.OnTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 		if u.Place, err = attempt.ReceiptPlace(r.T.Context(), d, conn, ReceiptsOf(r)); err != nil {
 			r.T.Fatal(err)
@@ -250,7 +250,7 @@ func (r *Rig) LogAge(d time.Duration) {
 	r.T.Helper()
 	ms := d.Milliseconds()
 	r.ExecLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, lease_until = lease_until - %d,"+
-		" next_try_time = CASE WHEN next_try_time >= %d THEN next_try_time ELSE next_try_time - %d END", ms, ms, int64(txlog.WaitsFrom), ms))
+		" next_try_time = CASE WHEN next_try_time >= %d THEN next_try_time ELSE next_try_time - %d END", ms, ms, int64(entry.WaitsFrom), ms))
 }
 
 // Drain runs the job until nothing is left that it can deliver.

@@ -24,6 +24,7 @@ import (
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -99,7 +100,7 @@ func (r *Rig) OrderKeyOf(dataSource, key string) string {
 		_ = binary.Write(h, binary.BigEndian, int64(len(s)))
 		_, _ = h.Write([]byte(s))
 	}
-	return txlog.OrderPrefix + hex.EncodeToString(h.Sum(nil))
+	return entry.OrderPrefix + hex.EncodeToString(h.Sum(nil))
 }
 
 func (r *Rig) WantPending(err error) *bedsql.PendingError {
@@ -328,7 +329,7 @@ func Placeholders(driver, query string) string {
 }
 
 // Logs returns the log's units.
-func (r *Rig) Logs() []*txlog.Unit {
+func (r *Rig) Logs() []*entry.Unit {
 	r.T.Helper()
 	units, err := r.Storage.List(context.Background(), txlog.Filter{})
 	if err != nil {
@@ -353,7 +354,7 @@ func (r *Rig) WantNoLog() {
 
 // allBehind reports whether these are units whose removal, under exactly-once,
 // the caller does not wait for.
-func allBehind(units []*txlog.Unit) bool {
+func allBehind(units []*entry.Unit) bool {
 	for _, u := range units {
 		if u.Receipt == "" || u.Parked || !u.Leased {
 			return false
@@ -362,7 +363,7 @@ func allBehind(units []*txlog.Unit) bool {
 	return len(units) > 0
 }
 
-func (r *Rig) WantOneLog() *txlog.Unit {
+func (r *Rig) WantOneLog() *entry.Unit {
 	r.T.Helper()
 	units := r.Logs()
 	if len(units) != 1 {

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestWritesToANeverReachedDatabaseAreDelivered(t *testing.T) {
@@ -63,7 +63,7 @@ func TestDatabaseBackDuringRetriesGetsTheWrite(t *testing.T) {
 		adds := make(chan struct{}, 1)
 		r, p := rig.NewDown(t, db, func(c *bedsql.Config) {
 			c.SyncMaxDeliveryTryTimes = 1000
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*entry.Unit) error {
 				adds <- struct{}{}
 				return nil
 			}}

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 func TestConnectionCutUnderAWriteIsNotReused(t *testing.T) {
@@ -95,7 +95,7 @@ func TestFailedLogLeavesTheConnectionClean(t *testing.T) {
 		down := errors.New("the log is down")
 		var fail error
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*txlog.Unit) error { return fail }}
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*entry.Unit) error { return fail }}
 		})
 		r.Account(100, 100)
 		r.Wrapped.SetMaxOpenConns(1)

@@ -9,9 +9,9 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // controls begin or end a transaction. Some of them fail outside of one.
@@ -195,9 +195,9 @@ func TestPinnedRefuseKeepsTransactionsOfBeginTxLogged(t *testing.T) {
 func TestSecondBeginTxOnAConnectionIsRefused(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		var logged []*txlog.Unit
+		var logged []*entry.Unit
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func(units []*entry.Unit) error {
 				logged = append(logged, units...)
 				return nil
 			}}

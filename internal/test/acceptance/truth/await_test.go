@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -59,7 +60,7 @@ func TestStatusFollowsAPendingWriteToItsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantState(r, ids[0], bedsql.StateUnknown)
-		wantState(r, txlog.NewID(), bedsql.StateUnknown)
+		wantState(r, entry.NewID(), bedsql.StateUnknown)
 	})
 }
 
@@ -181,7 +182,7 @@ func TestAwaitOfAClosedLogReportsThat(t *testing.T) {
 	if err := storage.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bedsql.Await(t.Context(), storage, txlog.NewID()); !errors.Is(err, txlog.ErrClosed) {
+	if _, err := bedsql.Await(t.Context(), storage, entry.NewID()); !errors.Is(err, txlog.ErrClosed) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -46,7 +47,7 @@ func TestUnansweredLogInsertIsRepeatedUnderItsID(t *testing.T) {
 				r.Account(1)
 				warm(r)
 				// The number of rows while the write is logged and not yet done.
-				r.Cfg.Storage.(*rig.HookedStorage).OnRemove = func([]*txlog.Unit) error {
+				r.Cfg.Storage.(*rig.HookedStorage).OnRemove = func([]*entry.Unit) error {
 					rows = len(r.Logs())
 					return nil
 				}
@@ -200,7 +201,7 @@ func TestARemovalWithoutAnswerIsRepeated(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				var cut func()
 				r, p := rig.NewLogBehindProxy(t, rig.FreshLike(t, db), func(c *bedsql.Config) {
-					c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*txlog.Unit) error {
+					c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*entry.Unit) error {
 						if cut != nil {
 							cut()
 						}
@@ -263,7 +264,7 @@ func TestRefusalWithUnansweredRemovalPromisesNoDelivery(t *testing.T) {
 		var mute func()
 		r, p := rig.NewLogBehindProxy(t, db, func(c *bedsql.Config) {
 			c.LogTimeout = 300 * time.Millisecond
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*entry.Unit) error {
 				if mute != nil {
 					mute()
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -52,7 +53,7 @@ type fatedStorage struct {
 	entry fate
 	// adds counts the writes, and last is the unit of the newest.
 	adds int
-	last txlog.Unit
+	last entry.Unit
 	// before, if not nil, is called before a write with its context.
 	before func(ctx context.Context)
 }
@@ -64,27 +65,27 @@ func (s *fatedStorage) begin(entry fate) {
 	s.entry, s.adds = entry, 0
 }
 
-func (s *fatedStorage) added() (n int, last txlog.Unit) {
+func (s *fatedStorage) added() (n int, last entry.Unit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.adds, s.last
 }
 
-func (s *fatedStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *fatedStorage) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	s.mu.Lock()
-	entry, before := s.entry, s.before
+	fated, before := s.entry, s.before
 	s.adds++
 	s.mu.Unlock()
 	if before != nil {
 		before(ctx)
 	}
 	var err error
-	switch entry {
+	switch fated {
 	case unwritable:
 		return rig.ErrLogDown
 	case doubtMissing, doubtLate:
 		for _, u := range units {
-			u.Lease.Token = txlog.NewID()
+			u.Lease.Token = entry.NewID()
 		}
 		err = fmt.Errorf("%w: %w", txlog.ErrInDoubt, rig.ErrLogDown)
 	case doubtThere:

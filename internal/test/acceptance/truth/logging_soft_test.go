@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 // eachLogging runs f with the two policies under which a write does not wait for
@@ -215,7 +215,7 @@ func TestRefusalAlongsideWaitsUntilItsEntryIsGone(t *testing.T) {
 			if logs := f.Logs(); len(logs) != 0 {
 				t.Errorf("%s: the caller got its answer, and the log holds %+v", w.name, logs[0])
 			}
-			hooks.OnRemove = func([]*txlog.Unit) error { return io.ErrClosedPipe }
+			hooks.OnRemove = func([]*entry.Unit) error { return io.ErrClosedPipe }
 			f.begin(entryWritten, refusedByTable, w.commit)
 			err = w.do(f, context.Background(), 1, true)
 			f.end()

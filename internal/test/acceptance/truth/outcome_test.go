@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/txlog"
 )
 
 // database/sql reports the end of the context in place of the rows that it was given.
@@ -20,7 +20,7 @@ func TestQueryRowIsDeliveredDespiteLateContextEnd(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var end context.CancelFunc
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*entry.Unit) error {
 				end() // the target has answered
 				return nil
 			}}
@@ -238,7 +238,7 @@ func TestOutcomesOfAnEndThatLoggedNothing(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		down := false
 		r := rig.New(t, db, func(c *bedsql.Config) {
-			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*txlog.Unit) error {
+			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnAdd: func([]*entry.Unit) error {
 				if down {
 					return rig.ErrLogDown
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
@@ -17,10 +18,10 @@ import (
 // repeatedStorage had to repeat what it added: the first INSERT may still come.
 type repeatedStorage struct {
 	txlog.Storage
-	added []txlog.Unit
+	added []entry.Unit
 }
 
-func (s *repeatedStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+func (s *repeatedStorage) Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error {
 	err := s.Storage.Add(ctx, lease, units...)
 	for _, u := range units {
 		u.AddRepeated = true

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -37,12 +38,12 @@ func TestWriteAfterImplicitCommitInWithIsNotLost(t *testing.T) {
 		claimed := w.Begun()
 		claimed.Records(1)
 		claimed.Must(claimed.Tx, "CREATE TABLE other (id INT PRIMARY KEY)")
-		units, err := w.Storage.Claim(t.Context(), txlog.ClaimRequest{DataSource: stockName(w), Limit: 1, Lease: time.Minute})
+		units, err := w.Storage.Claim(t.Context(), entry.ClaimRequest{DataSource: stockName(w), Limit: 1, Lease: time.Minute})
 		if err != nil || len(units) != 1 {
 			t.Fatalf("claimed %d units: %v", len(units), err)
 		}
 		second(claimed)
-		if err := w.Storage.Release(t.Context(), units[0], txlog.Verdict{}); err != nil {
+		if err := w.Storage.Release(t.Context(), units[0], entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
 		removed := w.Begun()

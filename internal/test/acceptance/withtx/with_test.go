@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -173,14 +174,14 @@ type taken struct {
 	lost     atomic.Bool
 }
 
-func (s *taken) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+func (s *taken) Renew(ctx context.Context, lease time.Duration, units ...*entry.Unit) ([]*entry.Unit, error) {
 	if s.delivers != nil && !s.lost.Swap(true) {
 		return units, nil
 	}
 	return s.SQLStorage.Renew(ctx, lease, units...)
 }
 
-func (s *taken) Get(ctx context.Context, id string) (*txlog.Unit, error) {
+func (s *taken) Get(ctx context.Context, id string) (*entry.Unit, error) {
 	if f := s.delivers; f != nil && s.lost.Load() {
 		s.delivers = nil
 		f()

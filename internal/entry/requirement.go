@@ -1,4 +1,4 @@
-package txlog
+package entry
 
 import (
 	"fmt"
@@ -77,8 +77,8 @@ func (r Requirement) Sign() string {
 	}
 }
 
-// readRequirement reverses Sign.
-func readRequirement(sign string) (r Requirement, ok bool) {
+// ReadRequirement reverses Sign.
+func ReadRequirement(sign string) (r Requirement, ok bool) {
 	text, more := strings.CutPrefix(sign, ">")
 	if text, ok = strings.CutPrefix(text, "="); !ok {
 		return r, false

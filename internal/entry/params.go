@@ -1,4 +1,4 @@
-package txlog
+package entry
 
 import (
 	"database/sql/driver"
@@ -115,7 +115,7 @@ func appendValue(b []byte, v any) ([]byte, error) {
 		}
 	case string:
 		if utf8.ValidString(v) {
-			return appendQuoted(b, v), nil
+			return AppendQuoted(b, v), nil
 		}
 	case []byte:
 		return append(appendBytes(append(b, `{"[]byte":`...), v), '}'), nil
@@ -148,7 +148,7 @@ func appendSlice[T any](appendT func([]byte, T) []byte) func([]byte, []T) []byte
 	}
 }
 
-func appendInt[T int | int8 | int16 | int32 | int64](b []byte, v T) []byte {
+func AppendInt[T int | int8 | int16 | int32 | int64](b []byte, v T) []byte {
 	return strconv.AppendInt(b, int64(v), 10)
 }
 
@@ -210,7 +210,7 @@ func appendDuration(b []byte, v time.Duration) []byte {
 // appendText appends a string of arbitrary bytes.
 func appendText(b []byte, s string) []byte {
 	if utf8.ValidString(s) {
-		return appendQuoted(b, s)
+		return AppendQuoted(b, s)
 	}
 	return appendBase64(b, []byte(s))
 }
@@ -222,7 +222,7 @@ func appendBytes(b []byte, s []byte) []byte {
 		return append(b, "null"...)
 	}
 	if printable(s) {
-		return appendQuoted(b, s)
+		return AppendQuoted(b, s)
 	}
 	return appendBase64(b, s)
 }
@@ -242,8 +242,8 @@ func printable(s []byte) bool {
 	return utf8.Valid(s)
 }
 
-// appendQuoted appends valid UTF-8 as a JSON string.
-func appendQuoted[T string | []byte](b []byte, s T) []byte {
+// AppendQuoted appends valid UTF-8 as a JSON string.
+func AppendQuoted[T string | []byte](b []byte, s T) []byte {
 	b = append(b, '"')
 	start := 0
 	for i := range len(s) {
@@ -288,11 +288,11 @@ func init() {
 	keep("duration", appendDuration, decodeBy(time.ParseDuration))
 	keep("float64", appendFloat64, decodeFloat64)
 	keep("float32", appendFloat32, decodeFloat32)
-	keep("int", appendInt[int], decodeAs[int])
-	keep("int8", appendInt[int8], decodeAs[int8])
-	keep("int16", appendInt[int16], decodeAs[int16])
-	keep("int32", appendInt[int32], decodeAs[int32])
-	keep("int64", appendInt[int64], decodeAs[int64])
+	keep("int", AppendInt[int], decodeAs[int])
+	keep("int8", AppendInt[int8], decodeAs[int8])
+	keep("int16", AppendInt[int16], decodeAs[int16])
+	keep("int32", AppendInt[int32], decodeAs[int32])
+	keep("int64", AppendInt[int64], decodeAs[int64])
 	keep("uint", appendUint[uint], decodeAs[uint])
 	keepOne("uint8", appendUint[uint8], decodeAs[uint8]) // a []uint8 is a []byte
 	keep("uint16", appendUint[uint16], decodeAs[uint16])
@@ -322,14 +322,7 @@ func addParamType(p *paramType) {
 	paramTypes.Store(p.goType, p)
 }
 
-// RegisterParamType makes the log keep a type that only one driver accepts as a parameter.
-// Parameters of exactly sample's type are kept as {"name":"…text of encode…"}; decode must
-// return the same type and the same value. Both may be called concurrently; their errors
-// must not hold the value.
-//
-// Call it from the init function of a database's package. Like sql.Register, it panics on a
-// mistake: a nil function or sample, a name that is taken or not plain text, or a type
-// registered before.
+// RegisterParamType is txlog.RegisterParamType.
 func RegisterParamType(name string, sample any, encode func(any) (string, error), decode func(string) (any, error)) {
 	t := reflect.TypeOf(sample)
 	if t == nil || encode == nil || decode == nil {

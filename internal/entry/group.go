@@ -1,9 +1,8 @@
-package txlog
+package entry
 
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,17 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-var (
-	// ErrCompensated is returned by Complete for a group whose compensation has started or is done.
-	ErrCompensated = errors.New("txlog: the group is compensated, or is being compensated")
-	// ErrGroup is returned for an attempt to discard, park or amend a single unit of a
-	// compensable group: the group would end neither completed nor compensated.
-	ErrGroup = errors.New("txlog: the entry belongs to a compensable group: compensate the whole group (bed-job compensate), or retry the entry")
-)
-
 // Undo makes a unit the compensation of a group, a soft transaction. The compensation has
 // the group's TransactionID as its own ID. Its statements undo the group's other units, the
-// forward units. It waits with an empty Receipt until [Storage].Compensate starts it; then the
+// forward units. It waits with an empty Receipt until txlog.Storage.Compensate starts it; then the
 // parts are undone, the last one first.
 type Undo struct {
 	// Parts are all parts of the group, in the order of their recording; at least one.
@@ -66,14 +57,12 @@ func (u *Unit) Decides() string {
 	return u.ID
 }
 
-// inGroup reports whether ErrGroup protects the unit from being discarded, parked or
+// InGroup reports whether ErrGroup protects the unit from being discarded, parked or
 // amended.
-func (u *Unit) inGroup() bool { return u.Group() || u.unstarted() }
+func (u *Unit) InGroup() bool { return u.Group() || u.Unstarted() }
 
-// unstarted reports whether u is a compensation that has not started.
-func (u *Unit) unstarted() bool { return u.Undo != nil && !u.Compensating() }
-
-func parked(u *Unit) bool { return u.Parked }
+// Unstarted reports whether u is a compensation that has not started.
+func (u *Unit) Unstarted() bool { return u.Undo != nil && !u.Compensating() }
 
 // Compensating reports whether u is a compensation that has started.
 func (u *Unit) Compensating() bool { return u.Undo != nil && u.Receipt != "" }
@@ -121,8 +110,8 @@ func (k *Unit) Part(n int) *Unit {
 	return u
 }
 
-// units returns the ids of the forward units.
-func (w *Undo) units() []string {
+// Units returns the ids of the forward units.
+func (w *Undo) Units() []string {
 	ids := make([]string, len(w.Parts))
 	for i := range w.Parts {
 		ids[i] = w.Parts[i].Unit
@@ -131,9 +120,9 @@ func (w *Undo) units() []string {
 	return slices.Compact(ids)
 }
 
-// locate records the place of a forward unit's receipt, and the unit's session. It returns
+// Locate records the place of a forward unit's receipt, and the unit's session. It returns
 // false if the unit is not one of the parts.
-func (w *Undo) locate(unit, place, session string) (found bool) {
+func (w *Undo) Locate(unit, place, session string) (found bool) {
 	for i := range w.Parts {
 		if p := &w.Parts[i]; p.Unit == unit {
 			p.Place, p.Session, found = place, session, true
@@ -150,15 +139,15 @@ func (w *Undo) clone() *Undo {
 	return &Undo{Parts: slices.Clone(w.Parts), Cause: w.Cause}
 }
 
-// start starts the compensation k.
-func (k *Unit) start(cause string) {
-	k.Undo.Cause = cutText(cause, maxCause)
+// Start starts the compensation k.
+func (k *Unit) Start(cause string) {
+	k.Undo.Cause = CutText(cause, maxCause)
 	k.Receipt, k.LastError = k.ID, k.Undo.Cause
 	k.DataSource = k.Undo.Parts[k.Undo.Order()[0]].DataSource
 }
 
-// appendTo appends its form in the column settings.
-func (w *Undo) appendTo(b []byte) []byte {
+// AppendTo appends its form in the column settings.
+func (w *Undo) AppendTo(b []byte) []byte {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
@@ -169,7 +158,7 @@ func (w *Undo) appendTo(b []byte) []byte {
 // validateGroup rejects a unit that would make its group impossible to complete or
 // compensate.
 func (u *Unit) validateGroup() error {
-	u.CompensateAfter = time.Duration(millis(u.CompensateAfter)) * time.Millisecond
+	u.CompensateAfter = time.Duration(Millis(u.CompensateAfter)) * time.Millisecond
 	if u.Undo == nil {
 		for i := range u.Statements {
 			if u.Statements[i].Part != u.Statements[0].Part || u.Statements[i].Part < 0 {
@@ -192,12 +181,12 @@ func (u *Unit) validateGroup() error {
 		return bad("has no receipt, key, session or place of its own: its parts have")
 	case len(u.Undo.Parts) == 0 || !slices.ContainsFunc(u.Undo.Parts, func(p Part) bool { return p.DataSource == u.DataSource }):
 		return bad("must have parts, and the data source of one of them")
-	case len(u.Undo.appendTo(nil)) > maxUndo:
+	case len(u.Undo.AppendTo(nil)) > maxUndo:
 		return bad(fmt.Sprintf("has parts that take more than %d bytes", maxUndo))
 	}
 	for i, p := range u.Undo.Parts {
-		if !isHeadID(p.Unit) || !storableToken(p.Receipt, maxReceipt) || p.DataSource == "" || strings.TrimSpace(p.DataSource) != p.DataSource || utf8.RuneCountInString(p.DataSource) > maxDataSource ||
-			!storableText(p.DataSource+p.Settings+p.Session+p.Account+p.Place) {
+		if !IsHeadID(p.Unit) || !StorableToken(p.Receipt, MaxReceipt) || p.DataSource == "" || strings.TrimSpace(p.DataSource) != p.DataSource || utf8.RuneCountInString(p.DataSource) > maxDataSource ||
+			!StorableText(p.DataSource+p.Settings+p.Session+p.Account+p.Place) {
 			return bad(fmt.Sprintf("does not say well of its part %d which unit it is, its receipt, its data source and its settings", i+1))
 		}
 	}

@@ -1,4 +1,4 @@
-package txlog
+package entry
 
 import (
 	"testing"
@@ -9,17 +9,17 @@ import (
 func TestIDsOfAUnitsRowsAreConsecutive(t *testing.T) {
 	t.Parallel()
 	head := NewID()
-	if !isHeadID(head) || headID(head) != head {
+	if !IsHeadID(head) || HeadID(head) != head {
 		t.Fatalf("%s is not an id of a first row", head)
 	}
 	last := ""
 	for n := range MaxStatements {
-		id := rowID(head, n)
+		id := RowID(head, n)
 		parsed, err := uuid.Parse(id)
 		if err != nil || parsed.Version() != 7 || parsed.Variant() != uuid.RFC4122 || parsed.String() != id {
 			t.Fatalf("row %d: %q is no UUIDv7 (%v)", n, id, err)
 		}
-		if id <= last || headID(id) != head || (n > 0 && isHeadID(id)) {
+		if id <= last || HeadID(id) != head || (n > 0 && IsHeadID(id)) {
 			t.Fatalf("row %d: %s does not follow %s in unit %s", n, id, last, head)
 		}
 		last = id
@@ -46,7 +46,7 @@ func TestIDsAreDifferentAndSortByTime(t *testing.T) {
 func TestWhatIsNoIDBelongsToNoUnit(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"", "17", NewID() + "0", "zzzzzzzz-0000-7000-8000-000000000000", "0123456789012345678901234567890123000"[1:]} {
-		if isHeadID(headID(id)) {
+		if IsHeadID(HeadID(id)) {
 			t.Errorf("%q is taken for an id", id)
 		}
 	}

@@ -1,23 +1,23 @@
-package txlog_test
+package entry_test
 
 import (
 	"testing"
 
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/internal/entry"
 )
 
 func TestRequirementIsMetByTheRightRows(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		r          txlog.Requirement
+		r          entry.Requirement
 		met, unmet []int64
 		sign, text string
 	}{
-		{txlog.Requirement{}, []int64{0, 1, 7}, nil, "", ""},
-		{txlog.AtLeast(0), []int64{0, 1, 7}, nil, "", ""},
-		{txlog.Exactly(0), []int64{0}, []int64{1}, "=0", "exactly 0 rows"},
-		{txlog.Exactly(1), []int64{1}, []int64{0, 2}, "=1", "exactly 1 row"},
-		{txlog.AtLeast(2), []int64{2, 3}, []int64{0, 1}, ">=2", "at least 2 rows"},
+		{entry.Requirement{}, []int64{0, 1, 7}, nil, "", ""},
+		{entry.AtLeast(0), []int64{0, 1, 7}, nil, "", ""},
+		{entry.Exactly(0), []int64{0}, []int64{1}, "=0", "exactly 0 rows"},
+		{entry.Exactly(1), []int64{1}, []int64{0, 2}, "=1", "exactly 1 row"},
+		{entry.AtLeast(2), []int64{2, 3}, []int64{0, 1}, ">=2", "at least 2 rows"},
 	} {
 		for _, n := range c.met {
 			if !c.r.Met(n) {
