@@ -10,7 +10,6 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
-	"github.com/bedsql/bed/txlog"
 )
 
 // incomplete begins the error of a message that is parked because a part of its group was
@@ -39,10 +38,10 @@ func (u *claimed) waits() (r result, waits bool) {
 	waiting := ""
 	for i, s := range states {
 		switch {
-		case s == txlog.StateDiscarded && !released:
+		case s == entry.StateDiscarded && !released:
 			err := fmt.Errorf("%sentry %s was discarded; retry the message to publish it all the same, or discard it", incomplete, u.After[i])
 			return u.park(attempt.Outcome{Err: err, Class: dialect.Refused}, verdict, err.Error()), true
-		case s == txlog.StateWaiting, s == txlog.StateParked:
+		case s == entry.StateWaiting, s == entry.StateParked:
 			waiting = fmt.Sprintf("it is published once entry %s of its group is delivered, which is %s", u.After[i], s)
 		}
 	}

@@ -87,11 +87,11 @@ func (u *claimed) review() result {
 	left, cause := 0, ""
 	for i, s := range states {
 		switch s {
-		case txlog.StateDelivered, txlog.StateUnknown: // all were written with the compensation
+		case entry.StateDelivered, entry.StateUnknown: // all were written with the compensation
 			continue
-		case txlog.StateDiscarded:
+		case entry.StateDiscarded:
 			cause = fmt.Sprintf("the entry %s was discarded", ids[i])
-		case txlog.StateWaiting, txlog.StateParked:
+		case entry.StateWaiting, entry.StateParked:
 		}
 		left++
 	}
@@ -122,10 +122,10 @@ func (u *claimed) review() result {
 // missing looks for the receipts of the parts whose entries are still in the log: a late
 // write to the log has brought them back, or their caller died before their removal. met is
 // the outcome for the first part without one; doubt and again come from asksAgain.
-func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt entry.Verdict, again bool) {
+func (u *claimed) missing(states []entry.State) (met attempt.Outcome, doubt entry.Verdict, again bool) {
 	met.Found = true
 	for i, s := range states {
-		if s == txlog.StateDelivered || s == txlog.StateUnknown {
+		if s == entry.StateDelivered || s == entry.StateUnknown {
 			continue
 		}
 		part := u.Part(i)

@@ -128,7 +128,7 @@ func TestARefusedPartTurnsItsGroupBack(t *testing.T) {
 		}
 		r.wantVoid(t, k.ID)
 		states, err := r.log.States(t.Context(), f[0].ID, f[1].ID)
-		if err != nil || states[0] != txlog.StateDiscarded || states[1] != txlog.StateDiscarded {
+		if err != nil || states[0] != entry.StateDiscarded || states[1] != entry.StateDiscarded {
 			t.Errorf("the states are %v (%v)", states, err)
 		}
 	})

@@ -14,25 +14,25 @@ import (
 )
 
 // State is the state of a write after its caller got ErrPending.
-type State = txlog.State
+type State = entry.State
 
 const (
 	// StateWaiting means that it is being delivered, or waits for delivery.
-	StateWaiting = txlog.StateWaiting
+	StateWaiting = entry.StateWaiting
 	// StateParked means that it waits for an operator to retry or discard it.
-	StateParked = txlog.StateParked
+	StateParked = entry.StateParked
 	// StateDelivered means that the job has delivered it. For a compensable group it means that
 	// all of it is delivered, up to a minute after its last part. The log remembers this for 7
 	// days.
-	StateDelivered = txlog.StateDelivered
+	StateDelivered = entry.StateDelivered
 	// StateDiscarded means that an operator discarded it, or its group was compensated. It is
 	// never delivered, unless an earlier attempt in doubt applied it. The log remembers this for 7
 	// days.
-	StateDiscarded = txlog.StateDiscarded
+	StateDiscarded = entry.StateDiscarded
 	// StateUnknown means that the log does not hold it, nor a record of its end. It was never
 	// logged; or its own call has delivered it, or was refused, and said so; or the log could not
 	// note its end in bed_attempt.
-	StateUnknown = txlog.StateUnknown
+	StateUnknown = entry.StateUnknown
 )
 
 // Status returns the state of a pending write. entryID is [PendingError].EntryID, or

@@ -469,21 +469,21 @@ func (m *Memory) Stats(ctx context.Context) ([]Stats, error) {
 }
 
 // States implements [Storage].
-func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
-	return locked(ctx, m, func(time.Time) ([]State, error) {
-		states := make([]State, len(ids))
+func (m *Memory) States(ctx context.Context, ids ...string) ([]entry.State, error) {
+	return locked(ctx, m, func(time.Time) ([]entry.State, error) {
+		states := make([]entry.State, len(ids))
 		for i, id := range ids {
 			switch u := m.units[entry.HeadID(id)]; {
 			case u != nil && u.Unstarted() && slices.ContainsFunc(u.Undo.Units(), func(id string) bool { return m.units[id] != nil && m.units[id].Parked }):
-				states[i] = StateParked
+				states[i] = entry.StateParked
 			case u != nil:
 				states[i] = stateOf(u)
 			case m.discarded[entry.HeadID(id)]:
-				states[i] = StateDiscarded
+				states[i] = entry.StateDiscarded
 			case m.delivered[entry.HeadID(id)]:
-				states[i] = StateDelivered
+				states[i] = entry.StateDelivered
 			default:
-				states[i] = StateUnknown
+				states[i] = entry.StateUnknown
 			}
 		}
 		return states, nil

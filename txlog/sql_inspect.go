@@ -70,12 +70,12 @@ func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 }
 
 // States implements [Storage].
-func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error) {
+func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]entry.State, error) {
 	heads := make([]string, len(ids))
 	for i, id := range ids {
 		heads[i] = entry.HeadID(id)
 	}
-	there := map[string]State{}
+	there := map[string]entry.State{}
 	err := s.do(ctx, "looking for units", func(ctx context.Context) error {
 		found, err := unitsOf(ctx, s.db, selectUnits, slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return !entry.IsHeadID(id) }))
 		for _, u := range found {
@@ -83,7 +83,7 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 			if err == nil && u.Unstarted() {
 				var parts []*Unit
 				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.Units()); slices.ContainsFunc(parts, parked) {
-					there[u.ID] = StateParked
+					there[u.ID] = entry.StateParked
 				}
 			}
 		}
@@ -98,17 +98,17 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 	if err != nil {
 		return nil, s.failed("looking for how units ended", err)
 	}
-	states := make([]State, len(ids))
+	states := make([]entry.State, len(ids))
 	for i, id := range heads {
 		switch {
 		case there[id] != "":
 			states[i] = there[id]
 		case ends[id] == journal.Discarded:
-			states[i] = StateDiscarded
+			states[i] = entry.StateDiscarded
 		case ends[id] == journal.Delivered:
-			states[i] = StateDelivered
+			states[i] = entry.StateDelivered
 		default:
-			states[i] = StateUnknown
+			states[i] = entry.StateUnknown
 		}
 	}
 	return states, nil

@@ -126,7 +126,7 @@ type Storage interface {
 	// Get returns one unit; id may be the id of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
 	// States returns the state of each unit; an id may be that of any row of the unit.
-	States(ctx context.Context, ids ...string) ([]State, error)
+	States(ctx context.Context, ids ...string) ([]entry.State, error)
 	// Missing returns the ids that are not in the log, in the order given. ids may be any
 	// number. Each is the id of any row of a unit, an order key (with OrderPrefix), or a
 	// receipt under an idempotency key, which counts as present while any unit carries it.
@@ -154,32 +154,12 @@ type Storage interface {
 	Close() error
 }
 
-// State is the state of a unit, as far as the log knows.
-type State string
-
-const (
-	// StateWaiting means that the unit is being delivered or waits for its delivery.
-	StateWaiting State = "waiting"
-	// StateParked means that the unit waits for an operator. A compensation has this state if a
-	// part of its group is parked.
-	StateParked State = "parked"
-	// StateDelivered means that the job has delivered the unit, or that its group was
-	// delivered. The log remembers it for 7 days.
-	StateDelivered State = "delivered"
-	// StateUnknown means that the log has no trace of the unit. It was never in the log, or its
-	// own caller has removed it and knows more, or it ended too long ago.
-	StateUnknown State = "unknown"
-	// StateDiscarded means that an operator gave the unit up, or that its group is compensated.
-	// The log remembers it for 7 days.
-	StateDiscarded State = "discarded"
-)
-
 // stateOf returns the state of a unit in the log.
-func stateOf(u *Unit) State {
+func stateOf(u *Unit) entry.State {
 	if u.Parked {
-		return StateParked
+		return entry.StateParked
 	}
-	return StateWaiting
+	return entry.StateWaiting
 }
 
 // Filter selects units for List. The zero value selects all.

@@ -430,7 +430,7 @@ type unasked struct {
 	t *testing.T
 }
 
-func (u unasked) States(_ context.Context, ids ...string) ([]txlog.State, error) {
+func (u unasked) States(_ context.Context, ids ...string) ([]entry.State, error) {
 	u.t.Errorf("the log is asked about %q", ids)
 	return nil, errors.New("asked")
 }

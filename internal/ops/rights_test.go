@@ -294,7 +294,7 @@ func (r *rightsRig) application(u *useOf) {
 	r.left(u.t, parkedWith, discarded)
 	must(u.t, r.log.Discard(ctx, discarded.ID))
 	state, err := bedsql.Status(ctx, u.storage, discarded.ID)
-	u.want(fmt.Sprintf("what was discarded is %v, %v", state, err), state == txlog.StateDiscarded)
+	u.want(fmt.Sprintf("what was discarded is %v, %v", state, err), state == entry.StateDiscarded)
 	for range 2 { // the second time the minute's row is there
 		u.storage.Journal().Tally("target").Count(journal.AtOnce, 1)
 		u.try("count", u.storage.Journal().Flush(ctx))

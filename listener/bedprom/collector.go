@@ -3,36 +3,19 @@ package bedprom
 import (
 	"cmp"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/bedsql/bed/internal/safetext"
+	"github.com/bedsql/bed/internal/logmetrics"
 	"github.com/bedsql/bed/listener"
 )
-
-// Option configures a Collector.
-type Option func(*Collector)
-
-// WithLog makes the Collector report the states of logs as well. Collecting calls ask, at
-// most once per every; an every below 1 means 15 s.
-func WithLog(ask AskFunc, every time.Duration) Option {
-	return func(c *Collector) {
-		if every <= 0 {
-			every = defaultEvery
-		}
-		c.log = &logState{ask: ask, every: every}
-	}
-}
 
 // Collector counts events. It is a prometheus.Collector: register it with the metrics of the
 // process. Safe for concurrent use.
 type Collector struct {
 	sub   *listener.Subscription
-	log   *logState
-	names names
+	names logmetrics.Names
 	// events holds the metrics below.
 	events *prometheus.Registry
 
@@ -53,7 +36,7 @@ var _ prometheus.Collector = (*Collector)(nil)
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 // New returns a Collector that counts events published on bus from now on. Close it.
-func New(bus *listener.Bus, opts ...Option) *Collector {
+func New(bus *listener.Bus) *Collector {
 	c := &Collector{events: prometheus.NewRegistry()}
 	metrics := promauto.With(c.events)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -73,9 +56,6 @@ func New(bus *listener.Bus, opts ...Option) *Collector {
 	c.parked = counter("bed_parked_total", "Entries that this process left for an operator.", "data_source", "origin")
 	c.replayed = counter("bed_receipts_replayed_total", "Deliveries known from a receipt: an earlier attempt had applied the write.", "data_source")
 	c.purged = counter("bed_receipts_purged_total", "Receipts that this job erased because their retention was over.", "data_source")
-	for _, opt := range opts {
-		opt(c)
-	}
 	c.sub = bus.Subscribe(c.count)
 	metrics.NewCounterFunc(prometheus.CounterOpts{
 		Name: "bed_events_dropped_total", Help: "Events that were not counted because this process had no time for them.",
@@ -87,24 +67,14 @@ func New(bus *listener.Bus, opts ...Option) *Collector {
 func (c *Collector) Close() { c.sub.Close() }
 
 // Describe implements prometheus.Collector.
-func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	c.events.Describe(to)
-	if c.log != nil {
-		c.log.describe(to)
-	}
-}
+func (c *Collector) Describe(to chan<- *prometheus.Desc) { c.events.Describe(to) }
 
 // Collect implements prometheus.Collector.
-func (c *Collector) Collect(to chan<- prometheus.Metric) {
-	c.events.Collect(to)
-	if c.log != nil {
-		c.log.collect(to, &c.names)
-	}
-}
+func (c *Collector) Collect(to chan<- prometheus.Metric) { c.events.Collect(to) }
 
 // count counts an event.
 func (c *Collector) count(ev listener.Event) {
-	source := c.names.of(ev.DataSource)
+	source := c.names.Of(ev.DataSource)
 	switch ev.Type {
 	case listener.ExecuteSuccess, listener.ExecuteFailure:
 		origin, class, outcome := originOf(ev.Origin), "ok", "delivered"
@@ -148,33 +118,4 @@ func outcomeOf(ev listener.Event) string {
 	default:
 		return ev.Outcome()
 	}
-}
-
-// most is the maximum number of data sources with metrics of their own. A log may name any
-// number.
-const most = 200
-
-// others is the label of all further data sources.
-const others = "(others)"
-
-// names bounds the values of the label data_source.
-type names struct {
-	mu    sync.Mutex
-	known map[string]bool
-}
-
-func (n *names) of(dataSource string) string {
-	dataSource = safetext.Line(dataSource) // what shows metrics in a terminal obeys it
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case n.known[dataSource]:
-		return dataSource
-	case len(n.known) >= most:
-		return others
-	case n.known == nil:
-		n.known = map[string]bool{}
-	}
-	n.known[dataSource] = true
-	return dataSource
 }

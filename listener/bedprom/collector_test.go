@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/logmetrics"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
@@ -161,10 +162,9 @@ func TestLabelsHoldNoTerminalControls(t *testing.T) {
 			t.Errorf("%q", line)
 		}
 	}
-	log := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log {
-		return []bedprom.Log{{Name: name, DataSources: []bedprom.DataSource{{Name: name}}}}
-	}, 0))
-	defer log.Close()
+	log := logmetrics.New(func(context.Context) []logmetrics.Log {
+		return []logmetrics.Log{{Name: name, DataSources: []logmetrics.DataSource{{Name: name}}}}
+	}, 0)
 	w := httptest.NewRecorder()
 	bedprom.Handler(log).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	if body := w.Body.String(); strings.ContainsAny(body, "\x1b\u202e\u009b") || !strings.Contains(body, "bed_log_entries") {
@@ -175,15 +175,14 @@ func TestLabelsHoldNoTerminalControls(t *testing.T) {
 func TestTheStateOfEachLogIsReported(t *testing.T) {
 	t.Parallel()
 	yes, asked := true, 0
-	said := bedprom.Log{Name: "bed", Jobs: 2, DataSources: []bedprom.DataSource{
+	said := logmetrics.Log{Name: "bed", Jobs: 2, DataSources: []logmetrics.DataSource{
 		{Name: "orders", Waiting: 3, Leased: 1, Parked: 7, Oldest: time.Hour, Reachable: &yes, Paused: true},
 		{Name: "ledger"},
 	}}
-	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log {
+	c := logmetrics.New(func(context.Context) []logmetrics.Log {
 		asked++
-		return []bedprom.Log{said}
-	}, time.Hour))
-	defer c.Close()
+		return []logmetrics.Log{said}
+	}, time.Hour)
 	got := gathered(t, c, "bed_log_entries")
 	want(t, got,
 		"bed_log_entries{data_source=ledger,log=bed,state=leased} 0", "bed_log_entries{data_source=ledger,log=bed,state=parked} 0",
@@ -197,10 +196,9 @@ func TestTheStateOfEachLogIsReported(t *testing.T) {
 		t.Errorf("the log was asked %d times within its interval", asked)
 	}
 
-	down := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log {
-		return []bedprom.Log{{Name: "down", Err: errors.New("down")}, said}
-	}, 0))
-	defer down.Close()
+	down := logmetrics.New(func(context.Context) []logmetrics.Log {
+		return []logmetrics.Log{{Name: "down", Err: errors.New("down")}, said}
+	}, 0)
 	want(t, gathered(t, down, "bed_log_up"), "bed_log_up{log=bed} 1", "bed_log_up{log=down} 0")
 	want(t, gathered(t, down, "bed_jobs"), "bed_jobs_alive{log=bed} 2")
 }

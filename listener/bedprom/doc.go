@@ -6,7 +6,6 @@
 //	defer metrics.Close()
 //	prometheus.MustRegister(metrics)
 //
-// With [WithLog] it also reports the number of entries in the transaction log, as bed-job
-// does. Labels contain the data source and words of a fixed list, never an id, an error's
-// text or a value.
+// bed-job also reports the number of entries in the transaction log. Labels contain the data
+// source and words of a fixed list, never an id, an error's text or a value.
 package bedprom

@@ -1,7 +1,6 @@
 package bedprom_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/bedsql/bed/internal/logmetrics"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
 )
@@ -24,10 +24,11 @@ const docs = "../../docs/"
 // described returns the labels of each metric.
 func described(t *testing.T) map[string][]string {
 	t.Helper()
-	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log { return nil }, 0))
+	c := bedprom.New(listener.NewBus(nil))
 	defer c.Close()
 	descs := make(chan *prometheus.Desc, 100)
 	c.Describe(descs)
+	logmetrics.New(nil, 0).Describe(descs)
 	close(descs)
 	all := map[string][]string{}
 	form := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)

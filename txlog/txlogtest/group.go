@@ -68,19 +68,19 @@ func groupKept(t *testing.T, s txlog.Storage) {
 func groupParked(t *testing.T, s txlog.Storage) {
 	k, f := newGroup(1)
 	add(t, s, long, append(f, k)...)
-	wants := func(want txlog.State) {
+	wants := func(want entry.State) {
 		t.Helper()
 		if got, err := s.States(t.Context(), k.ID); err != nil || got[0] != want {
 			t.Errorf("the state is %v, %v, want %s", got, err, want)
 		}
 	}
-	wants(txlog.StateWaiting)
+	wants(entry.StateWaiting)
 	must(t, s.Remove(t.Context(), f[0]))
-	wants(txlog.StateWaiting)
+	wants(entry.StateWaiting)
 	must(t, s.Release(t.Context(), f[1], entry.Verdict{Park: true}))
-	wants(txlog.StateParked)
+	wants(entry.StateParked)
 	must(t, s.Retry(t.Context(), f[1].ID))
-	wants(txlog.StateWaiting)
+	wants(entry.StateWaiting)
 }
 
 func groupCompleted(t *testing.T, s txlog.Storage) {
@@ -123,7 +123,7 @@ func groupTurned(t *testing.T, s txlog.Storage) {
 		}
 		states, err := s.States(t.Context(), f[0].ID, f[1].ID, k.ID)
 		must(t, err)
-		if !reflect.DeepEqual(states, []txlog.State{txlog.StateDiscarded, txlog.StateDiscarded, txlog.StateWaiting}) {
+		if !reflect.DeepEqual(states, []entry.State{entry.StateDiscarded, entry.StateDiscarded, entry.StateWaiting}) {
 			t.Errorf("the states are %v", states)
 		}
 		wantError(t, "removal by the owner before", s.Remove(t.Context(), k), txlog.ErrLeaseLost)
@@ -138,7 +138,7 @@ func groupTurned(t *testing.T, s txlog.Storage) {
 		wantHeld(t, s)
 		states, err = s.States(t.Context(), k.ID)
 		must(t, err)
-		if !reflect.DeepEqual(states, []txlog.State{txlog.StateDiscarded}) {
+		if !reflect.DeepEqual(states, []entry.State{entry.StateDiscarded}) {
 			t.Errorf("what is undone is %v", states)
 		}
 		wantError(t, "completing what is undone", s.Complete(t.Context(), k), txlog.ErrCompensated)

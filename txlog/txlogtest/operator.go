@@ -175,9 +175,9 @@ func states(t *testing.T, s txlog.Storage) {
 	second := func(u *entry.Unit) string { return u.ID[:len(u.ID)-1] + "1" }
 	got, err := s.States(t.Context(), waiting.ID, parked.ID, removed.ID, discarded.ID, second(waiting), second(discarded), waiting.ID, "", "17", delivered.ID, second(delivered), "\xff", entry.NewID())
 	must(t, err)
-	want := []txlog.State{txlog.StateWaiting, txlog.StateParked, txlog.StateUnknown, txlog.StateDiscarded,
-		txlog.StateWaiting, txlog.StateDiscarded, txlog.StateWaiting, txlog.StateUnknown, txlog.StateUnknown,
-		txlog.StateDelivered, txlog.StateDelivered, txlog.StateUnknown, txlog.StateUnknown}
+	want := []entry.State{entry.StateWaiting, entry.StateParked, entry.StateUnknown, entry.StateDiscarded,
+		entry.StateWaiting, entry.StateDiscarded, entry.StateWaiting, entry.StateUnknown, entry.StateUnknown,
+		entry.StateDelivered, entry.StateDelivered, entry.StateUnknown, entry.StateUnknown}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -186,7 +186,7 @@ func states(t *testing.T, s txlog.Storage) {
 	odd := []string{"\xff", "\x00", waiting.ID[:35] + "\xff", waiting.ID[:35] + "\x00", strings.Repeat("a", 1<<20), "' OR 1=1"}
 	got, err = s.States(t.Context(), append(odd, waiting.ID)...)
 	must(t, err)
-	if n := len(got); n != len(odd)+1 || got[n-1] != txlog.StateWaiting || slices.Contains(got[:3], txlog.StateWaiting) {
+	if n := len(got); n != len(odd)+1 || got[n-1] != entry.StateWaiting || slices.Contains(got[:3], entry.StateWaiting) {
 		t.Errorf("of ids that are none: %q", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/console"
+	"github.com/bedsql/bed/internal/logmetrics"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
@@ -69,8 +70,8 @@ func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, lo
 			return nil
 		}})
 	}
-	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLogs(names, s.stores), 0))
-	cfg.Metrics = bedprom.Handler(s.metrics)
+	s.metrics = bedprom.New(s.bus)
+	cfg.Metrics = bedprom.Handler(s.metrics, logmetrics.New(askLogs(names, s.stores), 0))
 	if s.console, err = console.NewOn(cfg, shown...); err != nil {
 		s.metrics.Close()
 		_ = socket.Close()

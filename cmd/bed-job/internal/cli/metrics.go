@@ -7,17 +7,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bedsql/bed/internal/logmetrics"
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/listener/bedprom"
 )
 
 var errNotOpen = errors.New("the log is not open")
 
 // askLogs lets metrics ask operators' stores for the states of the named logs. A store is nil until
 // its log is open.
-func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) bedprom.AskFunc {
-	return func(ctx context.Context) []bedprom.Log {
-		logs := make([]bedprom.Log, len(stores))
+func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) logmetrics.AskFunc {
+	return func(ctx context.Context) []logmetrics.Log {
+		logs := make([]logmetrics.Log, len(stores))
 		var asking sync.WaitGroup
 		for i, store := range stores {
 			asking.Go(func() {
@@ -42,15 +42,15 @@ func logName(l dataSource, several bool) string {
 }
 
 // askLog is the state of one log.
-func askLog(ctx context.Context, s *ops.Store) (bedprom.Log, error) {
+func askLog(ctx context.Context, s *ops.Store) (logmetrics.Log, error) {
 	if s == nil {
-		return bedprom.Log{}, errNotOpen
+		return logmetrics.Log{}, errNotOpen
 	}
 	o, err := s.Overview(ctx, ops.OverviewOptions{})
 	if err != nil {
-		return bedprom.Log{}, err
+		return logmetrics.Log{}, err
 	}
-	l := bedprom.Log{Jobs: len(o.Jobs)}
+	l := logmetrics.Log{Jobs: len(o.Jobs)}
 	if len(o.Off) > 0 && len(o.Jobs) == 0 {
 		l.Jobs = -1 // nobody knows
 	}
@@ -61,7 +61,7 @@ func askLog(ctx context.Context, s *ops.Store) (bedprom.Log, error) {
 		return max(o.At.Sub(*t), time.Millisecond)
 	}
 	for _, d := range o.DataSources {
-		l.DataSources = append(l.DataSources, bedprom.DataSource{
+		l.DataSources = append(l.DataSources, logmetrics.DataSource{
 			Name: d.Name, Waiting: d.Waiting, Leased: d.Leased, Parked: d.Parked,
 			Oldest: age(d.Oldest), OldestParked: age(d.OldestParked), Reachable: d.Reachable, Paused: d.Paused,
 		})

@@ -72,7 +72,7 @@ type counting struct {
 	gate chan struct{}
 }
 
-func (c *counting) States(ctx context.Context, ids ...string) ([]txlog.State, error) {
+func (c *counting) States(ctx context.Context, ids ...string) ([]entry.State, error) {
 	c.asked.Add(1)
 	if c.gate != nil {
 		<-c.gate

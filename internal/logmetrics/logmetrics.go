@@ -1,4 +1,6 @@
-package bedprom
+// Package logmetrics reports the state of transaction logs to Prometheus, and bounds the label
+// data_source.
+package logmetrics
 
 import (
 	"context"
@@ -61,36 +63,47 @@ var (
 		"How many jobs have recently recorded in the transaction log that they are alive.", []string{"log"}, nil)
 )
 
-// logState is the last known state of the logs.
-type logState struct {
+// Collector reports the last known state of logs. It is a prometheus.Collector, safe for
+// concurrent use.
+type Collector struct {
 	ask   AskFunc
 	every time.Duration
+	names Names
 
 	mu    sync.Mutex
 	asked time.Time
 	said  []Log
 }
 
-func (l *logState) describe(to chan<- *prometheus.Desc) {
+// New returns a Collector that calls ask at most once per every; an every below 1 means 15 s.
+func New(ask AskFunc, every time.Duration) *Collector {
+	if every <= 0 {
+		every = defaultEvery
+	}
+	return &Collector{ask: ask, every: every}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{descUp, descEntries, descOldest, descReachable, descPaused, descJobs} {
 		to <- desc
 	}
 }
 
-// collect emits the states. A log without an answer has no state, so that an old one is not
-// taken for current, and each scrape queries again.
-func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// Collect implements prometheus.Collector. A log without an answer has no state, so that an old
+// one is not taken for current, and each scrape queries again.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	down := func(said Log) bool { return said.Err != nil }
-	if l.asked.IsZero() || time.Since(l.asked) >= l.every || slices.ContainsFunc(l.said, down) {
+	if c.asked.IsZero() || time.Since(c.asked) >= c.every || slices.ContainsFunc(c.said, down) {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
-		l.said = l.ask(ctx)
+		c.said = c.ask(ctx)
 		cancel()
-		l.asked = time.Now()
+		c.asked = time.Now()
 	}
-	since := time.Since(l.asked) // they have grown older
-	for _, said := range l.said {
+	since := time.Since(c.asked) // they have grown older
+	for _, said := range c.said {
 		log := safetext.Line(said.Name)
 		gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{log}, labels...)...)
@@ -102,7 +115,7 @@ func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 		if said.Jobs >= 0 {
 			gauge(descJobs, float64(said.Jobs))
 		}
-		for name, d := range merged(said.DataSources, names) {
+		for name, d := range merged(said.DataSources, &c.names) {
 			gauge(descEntries, float64(d.Waiting), name, "waiting")
 			gauge(descEntries, float64(d.Leased), name, "leased")
 			gauge(descEntries, float64(d.Parked), name, "parked")
@@ -117,10 +130,10 @@ func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 }
 
 // merged adds up the data sources with the same label.
-func merged(all []DataSource, names *names) map[string]*DataSource {
+func merged(all []DataSource, names *Names) map[string]*DataSource {
 	by := map[string]*DataSource{}
 	for _, d := range all {
-		name := names.of(d.Name)
+		name := names.Of(d.Name)
 		t := by[name]
 		if t == nil {
 			by[name] = &d
