@@ -9,6 +9,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+func init() { Strict = true }
+
 // The steps as docs/architecture.md draws them.
 var drawn = map[string]struct {
 	step

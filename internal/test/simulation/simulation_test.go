@@ -10,8 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/jitter"
 )
+
+func init() { besteffort.Strict = true }
 
 // These variables set the number of histories, the first seed, the longest time, and the broken
 // claim that ends the search.

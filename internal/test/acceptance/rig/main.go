@@ -8,8 +8,11 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/test/leaks"
 )
+
+func init() { besteffort.Strict = true }
 
 // BeProgram in the environment turns the test binary into a program, for tests of ending processes.
 const BeProgram = "BED_ACCEPTANCE_BE_PROGRAM"
