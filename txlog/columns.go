@@ -35,7 +35,7 @@ type row struct {
 // rowOf returns the row of u's statement i; settings comes from encodeSettings.
 func rowOf(u *Unit, i int, settings string) row {
 	text, params := encode(&u.Statements[i])
-	if i == 0 {
+	if i == 0 && len(u.After) > 0 {
 		params = wrapAfter(u.After, params)
 	}
 	if i == 0 && len(u.Order) > 0 && u.Order[0].Number != 0 { // else they are still to be issued

@@ -212,6 +212,16 @@ func (s *SQLStorage) usable() error {
 	return nil
 }
 
+// validate rejects a unit that could not be stored or found again. It sets an empty token to
+// the storage's, and an empty TransactionID to the unit's ID. Errors name the unit by its
+// id.
+func validate(u *Unit, lease time.Duration, token string) error {
+	if err := u.Check(lease, token); err != nil {
+		return unstorable{err}
+	}
+	return nil
+}
+
 // do runs f, repeats it after contention, and names the operation in its error.
 func (s *SQLStorage) do(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	if err := s.usable(); err != nil {

@@ -58,16 +58,6 @@ func (e unstorable) Unwrap() error { return e.error }
 
 func (unstorable) Is(target error) bool { return target == ErrUnstorable }
 
-// validate rejects a unit that could not be stored or found again. It sets an empty token to
-// the storage's, and an empty TransactionID to the unit's ID. Errors name the unit by its
-// id.
-func validate(u *Unit, lease time.Duration, token string) error {
-	if err := u.Check(lease, token); err != nil {
-		return unstorable{err}
-	}
-	return nil
-}
-
 // Storage keeps units. All its times come from the store's own clock, never from the
 // caller's. It is safe for concurrent use, also by other processes.
 type Storage interface {

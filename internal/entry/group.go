@@ -42,12 +42,6 @@ const (
 	maxCause = 2 << 10
 )
 
-// Group reports whether u is a forward unit of a compensable group. The group's compensation
-// has the id u.TransactionID.
-func (u *Unit) Group() bool {
-	return u.Undo == nil && len(u.Statements) > 0 && u.Statements[0].Part > 0
-}
-
 // Decides returns the id of the entry that holds the unit's state: the compensation's in a
 // compensable group, else its own. A part can still be undone after its delivery.
 func (u *Unit) Decides() string {

@@ -274,6 +274,29 @@ const (
 // minLease is the shortest lease; the log's clock counts milliseconds.
 const MinLease = time.Millisecond
 
+// Lease is the right to deliver, judge and remove a unit for a while.
+type Lease struct {
+	// Token names the owner and fences every write to the unit.
+	Token string
+	// Deadline is the earliest end of the lease, on this process's clocks: it was computed
+	// before the request left. After it another owner may have the unit. Zero: the lease never
+	// began (AddWithin), and any claimer may take the unit.
+	Deadline time.Time
+}
+
+// Over reports whether the deadline has passed by either clock: the monotonic one stands
+// still while a machine sleeps, and the wall clock may be set back.
+func (l Lease) Over() bool {
+	now := time.Now()
+	return !now.Before(l.Deadline) || !now.Round(0).Before(l.Deadline.Round(0))
+}
+
+// Group reports whether u is a forward unit of a compensable group. The group's compensation
+// has the id u.TransactionID.
+func (u *Unit) Group() bool {
+	return u.Undo == nil && len(u.Statements) > 0 && u.Statements[0].Part > 0
+}
+
 // Check rejects a unit that could not be stored or found again. It sets an empty token to
 // token, and an empty TransactionID to the unit's ID. Errors name the unit by its id.
 func (u *Unit) Check(lease time.Duration, token string) error {
@@ -316,9 +339,12 @@ func (u *Unit) Check(lease time.Duration, token string) error {
 			return fmt.Errorf("txlog: the %s of unit %s must be valid UTF-8 without NUL, at most %d long", t.what, u.ID, t.most)
 		}
 	}
-	if err := validateOrder(u); err != nil {
-		return err
+	if len(u.Order) > 0 {
+		if err := validateOrder(u); err != nil {
+			return err
+		}
 	}
+	grouped := u.Undo != nil || u.CompensateAfter != 0
 	for i := range u.Statements {
 		if !StorableText(u.Statements[i].Params) {
 			return fmt.Errorf("txlog: the parameters of statement %d of unit %s are not what EncodeParams wrote", i+1, u.ID)
@@ -326,6 +352,10 @@ func (u *Unit) Check(lease time.Duration, token string) error {
 		if n := u.Statements[i].Required.n; n < 0 {
 			return fmt.Errorf("txlog: statement %d of unit %s must change %d rows: the number must not be negative", i+1, u.ID, n)
 		}
+		grouped = grouped || u.Statements[i].Part != 0
+	}
+	if !grouped {
+		return nil
 	}
 	return u.validateGroup()
 }

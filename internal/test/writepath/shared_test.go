@@ -12,6 +12,5 @@ var sharedFiles = map[string][]string{
 
 // inTheLog define what an entry is, with the fields and columns of the features.
 var inTheLog = []string{
-	"internal/entry/group.go", "internal/entry/key.go", "internal/entry/unit.go", "internal/removal/queue.go",
-	"txlog/columns.go", "txlog/sql_write.go", "txlog/sqlstorage.go", "txlog/storage.go",
+	"internal/entry/unit.go", "internal/removal/queue.go", "txlog/columns.go", "txlog/sql_write.go", "txlog/sqlstorage.go",
 }
