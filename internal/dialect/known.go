@@ -1,6 +1,10 @@
 package dialect
 
-import "sync"
+import (
+	"errors"
+	"slices"
+	"sync"
+)
 
 // known holds the dialects for ClassOf, by their names.
 var known sync.Map
@@ -8,8 +12,13 @@ var known sync.Map
 // Know registers d for ClassOf. It is safe for concurrent use.
 func (d *Dialect) Know() { known.Store(d.Name, d) }
 
-// MistakeOf reports whether err, or an error that it wraps, is Mistaken for a known dialect.
+// MistakeOf reports whether err, or an error that it wraps, is Mistaken for a known dialect. One
+// mistake among several errors is enough.
 func MistakeOf(err error) (mistake bool) {
+	var several interface{ Unwrap() []error }
+	if errors.As(err, &several) && slices.ContainsFunc(several.Unwrap(), MistakeOf) {
+		return true
+	}
 	known.Range(func(_, d any) bool {
 		mistake = d.(*Dialect).Mistaken(err)
 		return !mistake
