@@ -22,7 +22,13 @@ type customers struct {
 	every, calm, trouble time.Duration
 
 	accepted, shipped, faults atomic.Int64
+	// unanswered are the requests without an answer after three tries. Each must be sent again; so
+	// must one that met a missing table, when an operator has put that right.
+	unanswered []request
 }
+
+// request is what a customer sends.
+type request struct{ path, key, body string }
 
 // run goes on until ctx is done, and then finishes its work.
 func (c *customers) run(ctx context.Context) {
@@ -42,19 +48,27 @@ func (c *customers) run(ctx context.Context) {
 
 // post sends a request, up to three times, and counts it if it is accepted.
 func (c *customers) post(path, body string, accepted *atomic.Int64) (location string) {
-	key := uuid.NewString()
+	r := request{path, uuid.NewString(), body}
+	location, answered := c.send(r, accepted)
+	if !answered {
+		c.unanswered = append(c.unanswered, r)
+	}
+	return location
+}
+
+func (c *customers) send(r request, accepted *atomic.Int64) (location string, answered bool) {
 	for range 3 {
-		response, _, err := send(context.Background(), http.MethodPost, c.url+path, key, body)
+		response, _, err := send(context.Background(), http.MethodPost, c.url+r.path, r.key, r.body)
 		switch {
 		case err == nil && response.StatusCode == http.StatusAccepted:
 			accepted.Add(1)
-			return response.Header.Get("Location")
-		case err == nil && response.Header.Get("Retry-After") == "":
-			return "" // refused
+			return response.Header.Get("Location"), true
+		case err == nil && response.Header.Get("Retry-After") == "" && response.StatusCode != http.StatusInternalServerError:
+			return "", true // refused
 		}
 		time.Sleep(c.every)
 	}
-	return ""
+	return "", false
 }
 
 // breakLedger locks the ledger, or takes one of its tables away, in turn. A write to the ledger is
