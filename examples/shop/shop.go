@@ -99,10 +99,13 @@ func (x *shop) ship(ctx context.Context, id string, version int64) error {
 	if err := x.orders.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {
 		return err
 	}
-	// An order is not shipped while it may still be cancelled. The log forgets the delivery of the
-	// group after a week.
-	if state, err := bedsql.Status(ctx, x.storage, o.GroupID); err != nil || state != bedsql.StateDelivered && state != bedsql.StateUnknown {
+	// An order is not shipped while it may still be cancelled. The log forgets the end of the group
+	// after a week.
+	switch state, err := bedsql.Status(ctx, x.storage, o.GroupID); {
+	case err != nil || state == bedsql.StateWaiting || state == bedsql.StateParked:
 		return errAgain
+	case state == bedsql.StateDiscarded: // it was compensated
+		return &bedsql.RowsError{}
 	}
 	switch err := x.change(ctx, id, version, map[string]any{"status": shipped}); {
 	case bedsql.OutcomeOf(err) == bedsql.OutcomeAccepted:

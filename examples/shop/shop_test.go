@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,16 +92,14 @@ func TestNoOrderIsLostToTheFaultsOfTheLedger(t *testing.T) {
 			}, "the load")
 			stop()
 			running.Wait()
-			for len(c.unanswered) > 0 { // an order may be shipped without its bill until then
+			wait(t, func() bool { // an order may be shipped without its bill until then
 				deliver(t, x)
-				again := c.unanswered
-				c.unanswered = nil
-				for _, r := range again {
-					if _, answered := c.send(r, &c.shipped); !answered {
-						c.unanswered = append(c.unanswered, r)
-					}
-				}
-			}
+				c.unanswered = slices.DeleteFunc(c.unanswered, func(r request) bool {
+					_, answered := c.send(r, &c.shipped)
+					return answered
+				})
+				return len(c.unanswered) == 0
+			}, "the requests without an answer")
 			settle(t, x)
 		})
 	}
