@@ -41,7 +41,7 @@ func In(t delivery.Target, u *entry.Unit) (delivery.Target, error) {
 	return t, nil
 }
 
-// Dial opens a connection, greets its session, and adapts it to t.Session. A failure to adapt is a
+// Dial opens a connection, greets its session, and adapts it to t.Session. A failure to adapt is an
 // ElsewhereError.
 func Dial(ctx context.Context, t *delivery.Target) (driver.Conn, dialect.Facts, error) {
 	conn, err := t.Connector.Connect(ctx)
