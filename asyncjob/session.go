@@ -13,6 +13,8 @@ import (
 type session struct {
 	*target.Source
 	pool *target.Pool
+	// shared means that it borrows the connector of the data source's own session, which closes it.
+	shared bool
 	// users is the number of deliveries that run on it.
 	users int
 }
@@ -24,7 +26,7 @@ func newSession(t delivery.Target, s *source) *session {
 
 func (s *session) close() error {
 	err := s.pool.Close()
-	if c, ok := s.Connector.(io.Closer); ok {
+	if c, ok := s.Connector.(io.Closer); ok && !s.shared {
 		return c.Close()
 	}
 	return err
@@ -67,6 +69,7 @@ func (s *source) session(u *entry.Unit) (*session, func(), error) {
 			return nil, nil, err
 		}
 		found = newSession(t, s)
+		found.shared = u.Settings == s.own.Settings
 	}
 	found.users++
 	s.others.list = append(s.others.list, found)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -31,5 +33,34 @@ func TestSessionInUseIsClosedAfterItsLastDelivery(t *testing.T) {
 	o.leave(used)
 	if err := used.pool.DB().PingContext(t.Context()); err == nil || errors.Is(err, errNoConnection) {
 		t.Errorf("its pool is left open: %v", err)
+	}
+}
+
+type closingConnector struct {
+	*fakeDB
+	closed int
+}
+
+func (c *closingConnector) Close() error { c.closed++; return nil }
+
+// Entries of other sessions are delivered through the data source's own connector, and the last of
+// these sessions may not take it along.
+func TestEvictedSessionLeavesTheDataSourcesConnectorOpen(t *testing.T) {
+	t.Parallel()
+	db := &fakeDB{}
+	c := &closingConnector{fakeDB: db}
+	to := db.target()
+	to.Connector = c
+	j := newJob(t, newStore(t), Targets{"orders": to}, brittle())
+	for i := range 2 * maxSessions {
+		if err := j.sources["orders"].accepts(&entry.Unit{Session: fmt.Sprint("search_path=", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.closed != 0 {
+		t.Errorf("it was closed %d times in use", c.closed)
+	}
+	if err := j.Close(); err != nil || c.closed != 1 {
+		t.Errorf("the end of the job closes it %d times, %v", c.closed, err)
 	}
 }
