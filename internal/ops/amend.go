@@ -15,6 +15,7 @@ import (
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -283,12 +284,19 @@ func (l *line) prepare(ctx context.Context, text string, check func(driver.Stmt)
 
 // supersede makes certain, by the receipt, that no earlier attempt at a unit was or ever will be
 // applied. It returns the receipt for the amended unit.
-func (s *Store) supersede(ctx context.Context, target delivery.Target, u *entry.Unit, verdict Verdict) (receipt string, err error) {
-	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: target.ReceiptSchema}
-	l := &line{target: target, brief: true}
+func (s *Store) supersede(ctx context.Context, to delivery.Target, u *entry.Unit, verdict Verdict) (receipt string, err error) {
+	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: to.ReceiptSchema}
+	l := &line{target: to, brief: true}
 	defer l.close()
 	certain, err := ask(ctx, l, func(ctx context.Context, conn driver.Conn) (bool, error) {
-		return attempt.Supersede(ctx, target.Dialect, conn, u, r)
+		err := target.StillIn(ctx, &to, conn) // the verdict came from another connection
+		if err == nil {
+			err = target.SamePlace(ctx, &to, conn, u)
+		}
+		if err != nil {
+			return false, err
+		}
+		return attempt.Supersede(ctx, to.Dialect, conn, u, r)
 	})
 	switch {
 	case err != nil:
@@ -299,7 +307,7 @@ func (s *Store) supersede(ctx context.Context, target delivery.Target, u *entry.
 	case !certain:
 		return "", fmt.Errorf("%w: an earlier attempt was applied, or decided, meanwhile: look at it again", ErrNotAmendable)
 	}
-	return attempt.ReceiptID(target.Dialect, entry.NewID()), nil
+	return attempt.ReceiptID(to.Dialect, entry.NewID()), nil
 }
 
 // Replaced is the audit record of an amendment.

@@ -210,6 +210,23 @@ func (a *amending) logRun(t *testing.T, text string) {
 	must(t, err)
 }
 
+// Behind a pooler, the verdict and the receipt may come from two sessions.
+func TestAnAmendmentsReceiptIsInTheEntrysPlace(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		a := newAmending(t, db)
+		must(t, a.receipts(t))
+		u := a.stuck(t, entry.Verdict{InDoubt: true}, func(u *entry.Unit) { receipted(u); u.Place = "else.where" }, a.old(t, 1))
+		err := a.Supersede(t.Context(), u)
+		wantError(t, "in another place", err, ops.ErrNotAmendable)
+		var n int
+		must(t, a.at.Open(t).QueryRowContext(t.Context(), "SELECT COUNT(*) FROM bed_receipt").Scan(&n))
+		if n != 0 || err == nil || !strings.Contains(err.Error(), "else.where") {
+			t.Errorf("%d receipts, %v", n, err)
+		}
+	})
+}
+
 func TestOnlyWhatIsSurelyNotAppliedIsAmended(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

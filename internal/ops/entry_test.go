@@ -179,6 +179,8 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 			"no DML":   r.parked(t, settings, entry.Statement{SQL: "DROP TABLE account"}),
 			"a commit": r.parked(t, settings, entry.Statement{SQL: "COMMIT"}),
 			"two":      r.parked(t, settings, entry.Statement{SQL: "UPDATE account SET n = 0; COMMIT"}),
+			"another account's, in no session known": r.parked(t, func(u *entry.Unit) { settings(u); u.Session, u.Account = "", "another" },
+				entry.Statement{SQL: "UPDATE account SET n = 0"}),
 		} {
 			_, err := r.Try(t.Context(), u.ID, ann)
 			wantError(t, what, err, ops.ErrInvalid)

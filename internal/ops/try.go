@@ -87,31 +87,35 @@ func (e *explained) Error() string        { return e.text }
 func (e *explained) Is(target error) bool { return target == e.kind }
 
 // triable returns the target of a unit, or why the unit cannot be tried.
-func (s *Store) triable(u *entry.Unit) (target delivery.Target, err error) {
+func (s *Store) triable(u *entry.Unit) (to delivery.Target, err error) {
 	switch {
 	case u.Leased:
-		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
+		return to, fmt.Errorf("%w: %s", ErrLeased, u.ID)
 	case u.Undo != nil:
-		return target, fmt.Errorf("%w: a compensation is not tried: its effect depends on which parts are applied", ErrInvalid)
+		return to, fmt.Errorf("%w: a compensation is not tried: its effect depends on which parts are applied", ErrInvalid)
 	case u.Unreadable != nil:
-		return target, fmt.Errorf("%w: the entry cannot be read whole: %w", ErrInvalid, u.Unreadable)
+		return to, fmt.Errorf("%w: the entry cannot be read whole: %w", ErrInvalid, u.Unreadable)
 	}
-	target, err = s.cfg.target(u)
+	to, err = s.cfg.target(u)
 	if err != nil {
-		return target, err
+		return to, err
 	}
-	if target.Dialect.Flavor == sqltext.Messages {
-		return target, fmt.Errorf("%w: it is a message, and a broker has no transaction that could be rolled back", ErrInvalid)
+	var elsewhere *target.ElsewhereError
+	if errors.As(target.SameAccount(&to, u), &elsewhere) {
+		return to, fmt.Errorf("%w: %s", ErrInvalid, s.cfg.Clean(elsewhere.Why))
 	}
-	if err := onlyDML(context.Background(), target.Dialect, nil, u); err != nil {
-		return target, err
+	if to.Dialect.Flavor == sqltext.Messages {
+		return to, fmt.Errorf("%w: it is a message, and a broker has no transaction that could be rolled back", ErrInvalid)
+	}
+	if err := onlyDML(context.Background(), to.Dialect, nil, u); err != nil {
+		return to, err
 	}
 	for i, statement := range u.Statements {
 		if _, err := statement.Args(); err != nil {
-			return target, fmt.Errorf("%w: the parameters of statement %d cannot be read", ErrInvalid, i+1)
+			return to, fmt.Errorf("%w: the parameters of statement %d cannot be read", ErrInvalid, i+1)
 		}
 	}
-	return target, nil
+	return to, nil
 }
 
 // onlyDML is the job's own check.
