@@ -190,3 +190,38 @@ func TestReleaseStampsTheReportedVersion(t *testing.T) {
 		read(t, file.(string))
 	}
 }
+
+func TestReleasePublishesTheImageThatKubernetesRuns(t *testing.T) {
+	t.Parallel()
+	image := at(t, yamlOf(t, "deploy/kubernetes/kustomization.yaml"), "images", 0, "newName").(string)
+	steps := at(t, yamlOf(t, ".github/workflows/release.yml"), "jobs", "release", "steps").([]any)
+	published := false
+	for _, step := range steps {
+		with, _ := step.(map[string]any)["with"].(map[string]any)
+		tags, _ := with["tags"].(string)
+		published = published || strings.Contains(tags, image+":latest") && with["target"] == "bed-job"
+	}
+	if !published {
+		t.Errorf("no step publishes %s", image)
+	}
+}
+
+func TestServersOfTheWorkflowAreDocumented(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/compatibility.md")
+	for _, server := range at(t, yamlOf(t, ".github/workflows/ci.yml"), "jobs", "server", "strategy", "matrix", "include").([]any) {
+		image := at(t, server, "image").(string)
+		product, version, _ := strings.Cut(image, ":")
+		if line := regexp.MustCompile("`" + product + ":[^\n]*\n?[^\n]*").FindString(page); line == "" {
+			t.Errorf("the page does not name %s", product)
+		} else if product != "postgres" && !strings.Contains(line, version+"`") {
+			t.Errorf("the page does not name %s", image)
+		}
+	}
+	for _, name := range []string{"ci", "release", "security"} {
+		if len(at(t, yamlOf(t, ".github/workflows/"+name+".yml"), "jobs").(map[string]any)) == 0 {
+			t.Errorf("%s has no job", name)
+		}
+	}
+	yamlOf(t, ".github/dependabot.yml")
+}
