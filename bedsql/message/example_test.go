@@ -3,6 +3,7 @@ package message_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -72,3 +73,44 @@ func check(err error) {
 		log.Fatal(err)
 	}
 }
+
+// A message is logged before it is published. While the broker is down, Publish returns
+// ErrPending, and the job publishes it.
+func ExampleNewPublisher() {
+	ctx := context.Background()
+	storage := txlog.NewMemory()
+	defer storage.Close()
+	broker := &outage{}
+	publisher, err := message.NewPublisher(broker, "events", bedsql.Config{Storage: storage, NoSyncRetry: true}, message.Confirms())
+	check(err)
+	defer publisher.Close()
+
+	err = publisher.Publish(ctx, "orders", wm.NewMessage("", []byte("o-1")))
+	fmt.Println(bedsql.OutcomeOf(err))
+	broker.down = true
+	err = publisher.Publish(ctx, "orders", wm.NewMessage("", []byte("o-2")))
+	fmt.Println(bedsql.OutcomeOf(err))
+	waiting, err := storage.List(ctx, txlog.Filter{})
+	check(err)
+	fmt.Println("published:", broker.published, "in the log:", len(waiting))
+	// Output:
+	// delivered
+	// accepted
+	// published: 1 in the log: 1
+}
+
+// outage is a broker that may be down.
+type outage struct {
+	down      bool
+	published int
+}
+
+func (o *outage) Publish(string, ...*wm.Message) error {
+	if o.down {
+		return errors.New("the broker is down")
+	}
+	o.published++
+	return nil
+}
+
+func (o *outage) Close() error { return nil }
