@@ -11,14 +11,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/bedsql/bed/internal/broker"
 )
 
-// readKafka reads kafka://user:password@host:9092,host:9092?tls=true&partitioner=murmur2; a
-// user takes SASL PLAIN.
+// readKafka reads kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&partitioner=murmur2.
+// A user without sasl takes SASL PLAIN.
 func readKafka(dsn string) (dial, error) {
-	bad := errors.New("the DSN of a Kafka cluster is kafka://user:password@host:9092,host:9092?tls=true&partitioner=murmur2, of which user, password and parameters may be left out")
+	bad := errors.New("the DSN of a Kafka cluster is kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&partitioner=murmur2, " +
+		"of which user, password and parameters may be left out; sasl is plain, scram-sha-256 or scram-sha-512")
 	rest, ok := strings.CutPrefix(dsn, "kafka://")
 	rest, query, _ := strings.Cut(rest, "?")
 	q, err := url.ParseQuery(query)
@@ -30,14 +32,27 @@ func readKafka(dsn string) (dial, error) {
 		// This is kgo's greatest limit: the broker decides on the size.
 		kgo.ProducerBatchMaxBytes(100 << 20),
 	}
+	mechanism := take(q, "sasl")
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		user, err := url.Parse("kafka://" + rest[:at] + "@host")
+		login, err := url.Parse("kafka://" + rest[:at] + "@host")
 		if err != nil {
 			return nil, bad
 		}
-		password, _ := user.User.Password()
-		opts = append(opts, kgo.SASL(plain.Auth{User: user.User.Username(), Pass: password}.AsMechanism()))
+		user := login.User.Username()
+		password, _ := login.User.Password()
+		switch mechanism {
+		case "", "plain":
+			opts = append(opts, kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism()))
+		case "scram-sha-256":
+			opts = append(opts, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha256Mechanism()))
+		case "scram-sha-512":
+			opts = append(opts, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism()))
+		default:
+			return nil, bad
+		}
 		rest = rest[at+1:]
+	} else if mechanism != "" {
+		return nil, bad
 	}
 	switch take(q, "tls") {
 	case "true":

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -153,6 +154,33 @@ func TestJobPublishesToKafka(t *testing.T) {
 	}
 }
 
+func TestKafkaTakesThePasswordInEachMechanism(t *testing.T) {
+	t.Parallel()
+	for mechanism, parameter := range map[string]string{"PLAIN": "", "SCRAM-SHA-256": "?sasl=scram-sha-256", "SCRAM-SHA-512": "?sasl=scram-sha-512"} {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser(mechanism, "ann", "s3cr3t/@"))
+		must(t, err)
+		t.Cleanup(cluster.Close)
+		publish := func(ctx context.Context, password string) error {
+			target, err := brokers.Targets["kafka"]("kafka://ann:" + url.QueryEscape(password) + "@" + cluster.ListenAddrs()[0] + parameter)
+			must(t, err)
+			db := sql.OpenDB(target.Connector)
+			defer db.Close()
+			text, args, err := broker.Statement(&broker.Message{ID: entry.NewID(), Topic: "orders", Payload: []byte("one")})
+			must(t, err)
+			_, err = db.ExecContext(ctx, text, args...)
+			return err
+		}
+		if err := publish(t.Context(), "s3cr3t/@"); err != nil {
+			t.Errorf("%s: %v", mechanism, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client tries for as long as it may
+		defer cancel()
+		if err := publish(ctx, "s3cr3t"); err == nil || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: another password is answered %v", mechanism, err)
+		}
+	}
+}
+
 func consumer(t *testing.T, of *kfake.Cluster) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(of.ListenAddrs()...), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
@@ -242,6 +270,9 @@ func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
 		{"kafka", "kafka://a", true},
 		{"kafka", "kafka://a?partitioner=murmur2", true},
 		{"kafka", "kafka://user:s3cr3t@a?partitioner=random", false},
+		{"kafka", "kafka://user:s3cr3t@a?sasl=scram-sha-256", true},
+		{"kafka", "kafka://user:s3cr3t@a?sasl=gssapi", false},
+		{"kafka", "kafka://a?sasl=scram-sha-512", false},
 		{"kafka", "kafka://", false},
 		{"kafka", "kafka://user:s3cr3t@a?tls=maybe", false},
 		{"kafka", "kafka://user:s3cr3t@a?acks=0", false},
