@@ -13,7 +13,7 @@ import (
 type session struct {
 	*target.Source
 	pool *target.Pool
-	// shared means that it borrows the connector of the data source's own session, which closes it.
+	// shared means that its connector belongs to the data source's own session.
 	shared bool
 	// users is the number of deliveries that run on it.
 	users int

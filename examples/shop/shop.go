@@ -92,8 +92,8 @@ func (x *shop) place(request context.Context, o *order) error {
 
 // ship is a step of the order's state machine. It is one conditional UPDATE, which also checks the
 // client's version. The debt becomes due, and an event announces it. At home all of that commits
-// at once. On SQLite the state commits first. If the process ends before the rest is logged, or
-// the log is down, the order is billed only if the client sends the request again under its key.
+// at once. On SQLite the state commits first. After a crash before the rest is logged, or with the
+// log down, only a request sent again under its key bills the order.
 func (x *shop) ship(ctx context.Context, id string, version int64) error {
 	var o order
 	if err := x.orders.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {

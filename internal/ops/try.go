@@ -266,8 +266,8 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 	return out, nil
 }
 
-// rollback undoes the trial. If it fails, closing the connection does that: the server ends a
-// statement that is still running, or we kill it.
+// rollback undoes the trial. If it fails, closing the connection undoes it. A statement that is
+// still running is ended by the server or killed by us.
 func (t *trier) rollback(ctx context.Context, trial *Trial) {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

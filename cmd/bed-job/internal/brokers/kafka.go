@@ -93,8 +93,7 @@ func readKafka(dsn string) (dial, error) {
 	}, nil
 }
 
-// answering returns the addresses in an order that starts with one that answers. A client would
-// wait for a silent first address.
+// answering puts an address that answers first. A client would wait for a silent first address.
 func answering(ctx context.Context, client func(seeds ...string) (*kgo.Client, error), seeds []string) ([]string, error) {
 	if len(seeds) == 1 {
 		return seeds, nil
