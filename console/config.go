@@ -25,7 +25,8 @@ const (
 	Read Role = iota + 1
 	// Operate also acts: retries, parks, discards, tries, and controls data sources.
 	Operate
-	// Reveal also sees parameters, and the values in error texts. Each look is audited.
+	// Reveal also sees parameters, and the values in error texts. Each look is audited. It also
+	// amends: whoever has it can have the job run any DML that the job's account may run.
 	Reveal
 )
 

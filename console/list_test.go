@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
 )
 
 var (
@@ -122,5 +125,31 @@ func TestChartsShowTheLastMinutes(t *testing.T) {
 	}
 	if page := get(t, open(t, newFakeStore()), "/?minutes=15").Body.String(); !strings.Contains(page, fmt.Sprintf(`<a id="h%d" href="/?minutes=15" aria-current="true">`, 15)) {
 		t.Error("the page does not offer 15 minutes")
+	}
+}
+
+func TestContendedEntriesAreShownAsThat(t *testing.T) {
+	t.Parallel()
+	log, err := txlog.Open(t.Context(), "sqlite", testdb.SQLite(t).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
+	if err = log.Add(t.Context(), time.Hour, u); err == nil {
+		err = log.Release(t.Context(), u, entry.Verdict{After: time.Hour, Contended: true, Err: "Error 1213 (40001): Deadlock found"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(log, nil, Config{Listen: listen, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	for path, said := range map[string]string{"/entries": ">contended<", "/entries/" + u.ID: "<dt>Contended since</dt><dd>"} {
+		if w := get(t, c, path); w.Code != 200 || !strings.Contains(w.Body.String(), said) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 	}
 }

@@ -252,3 +252,26 @@ func TestATrialIsToldAsItIs(t *testing.T) {
 		}
 	}
 }
+
+func TestContendedEntriesSayForHowLong(t *testing.T) {
+	t.Parallel()
+	h, st := newDesk(t)
+	u := &entry.Unit{ID: entry.NewID(), DataSource: "a", Statements: []entry.Statement{{SQL: "DELETE FROM a"}}}
+	err := st.Add(t.Context(), time.Hour, u)
+	if err == nil {
+		err = st.Release(t.Context(), u, entry.Verdict{After: time.Hour, Contended: true, Err: "Error 1213 (40001): Deadlock found"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for said, args := range map[string][]string{
+		"contended for ": {"list"},
+		"other transactions have been in its way since ":          {"show", u.ID},
+		"other transactions have been in the way of 1 for up to ": {"check", "--parked-warning", "9"},
+		`"contendedSince": "`:                                     {"list", "-o", "json"},
+	} {
+		if r := h.run(t, args...); r.status != 0 || !strings.Contains(r.out, said) {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
