@@ -287,7 +287,7 @@ func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 		must(t, once(t, c.pool, "billing", c.insert)(delivered("m-0", "zero")))
 		proxy := testproxy.New(t, c.db.Addr())
 		pool := c.open(c.db.Via(proxy.Addr()).DSN, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
-		struck := proxy.CutAfter(testproxy.Text("COMMIT"))
+		struck := proxy.CutAfter(testproxy.Commit)
 		if c.db.Driver == testdb.DriverPostgres {
 			proxy.Forget()
 			struck = proxy.CutAfter(testproxy.Text("commit"))

@@ -227,7 +227,7 @@ func (n *nemesis) proxy() *testproxy.Proxy {
 // message returns a random condition on messages.
 func (n *nemesis) message() func([]byte) bool {
 	match := []func([]byte) bool{
-		testproxy.Text("COMMIT"), testproxy.Text("bed_receipt"), testproxy.Text("UPDATE account"), testproxy.Text("INSERT"),
+		testproxy.Commit, testproxy.Text("bed_receipt"), testproxy.Text("UPDATE account"), testproxy.Text("INSERT"),
 		testproxy.Text("transaction_log"), testproxy.MySQLExecute, testproxy.PostgresExecute,
 	}[n.rng.IntN(7)]
 	return func(message []byte) bool { return n.healed.Load() || match(message) }

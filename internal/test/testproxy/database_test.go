@@ -70,6 +70,31 @@ func TestCommitCutAfterSendingIsApplied(t *testing.T) {
 	})
 }
 
+func TestFaultOfACommitSparesErasedReceipts(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		if _, err := direct.Exec("CREATE TABLE bed_receipt (id INT)"); err != nil {
+			t.Fatal(err)
+		}
+		p := New(t, db.Addr())
+		pool := db.Via(p.Addr()).Open(t)
+		p.CutAfter(Text("COMMIT"))
+		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec("DELETE FROM bed_receipt WHERE id = " + map[bool]string{true: "?", false: "$1"}[db.Driver == testdb.DriverMySQL], 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Errorf("the fault struck where receipts are erased: %v", err)
+		}
+		if sent, err := commit(pool, insertFirst); !sent || err == nil {
+			t.Errorf("COMMIT sent: %v, the client's error: %v; want it sent and an error", sent, err)
+		}
+	})
+}
+
 func TestCommitCutBeforeSendingIsNotApplied(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {

@@ -183,11 +183,15 @@ func (p *Proxy) add(r rule) (struck <-chan struct{}) {
 }
 
 // match takes the first waiting rule that matches a message and the statement run by it, if any.
-func (p *Proxy) match(message []byte, statement string) *rule {
+// No rule matches the end of erasing receipts (see endsErasing).
+func (p *Proxy) match(message []byte, statement string, endsErasing bool) *rule {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, count := range p.counters {
 		count(message)
+	}
+	if endsErasing {
+		return nil
 	}
 	for i, r := range p.rules {
 		if r.runs != nil && r.runs(statement) || r.runs == nil && r.match(message) {
@@ -199,14 +203,20 @@ func (p *Proxy) match(message []byte, statement string) *rule {
 }
 
 // Text matches a message containing the given text, in any case: MySQL's driver sends COMMIT and
-// pgx sends commit.
+// pgx sends commit. COMMIT is [Commit].
 func Text(text string) func(message []byte) bool {
 	upper := bytes.ToUpper([]byte(text))
+	if string(upper) == "COMMIT" {
+		return Commit
+	}
 	return func(message []byte) bool { return bytes.Contains(bytes.ToUpper(message), upper) }
 }
 
-// Commit matches a message with COMMIT in it, but not the name of an isolation level.
-func Commit(message []byte) bool { return Text("COMMIT")(message) && !Text("COMMITTED")(message) }
+// Commit matches a message with COMMIT in it, not only the name of an isolation level.
+func Commit(message []byte) bool {
+	rest := bytes.ReplaceAll(bytes.ToUpper(message), []byte("COMMITTED"), nil)
+	return bytes.Contains(rest, []byte("COMMIT"))
+}
 
 // MySQLExecute matches the execution of a prepared statement. It does not carry the statement's
 // text.

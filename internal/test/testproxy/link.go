@@ -18,6 +18,7 @@ type link struct {
 	server     net.Conn
 	protocol   framer
 	statements statements
+	erases     bool        // its open transaction has erased receipts
 	swallow    atomic.Bool // the server's answers are no longer forwarded
 	instead    atomic.Pointer[substitute]
 	serverDone chan struct{}   // closed when the server has said its last
@@ -71,7 +72,8 @@ func (l *link) clientToServer() {
 // forward applies the matching fault to a message, if any, and reports whether the link continues.
 func (l *link) forward(message []byte) bool {
 	toServer, _ := l.proxy.delays()
-	fault := l.proxy.match(message, l.statements.run(l.protocol.of(), message))
+	statement := l.statements.run(l.protocol.of(), message)
+	fault := l.proxy.match(message, statement, l.endsErasing(message, statement))
 	if toServer > 0 && !jitter.Sleep(l.ctx, toServer) {
 		return false
 	}
@@ -79,6 +81,21 @@ func (l *link) forward(message []byte) bool {
 		return l.send(message)
 	}
 	return fault.strike(l, message, func() { close(fault.struck) })
+}
+
+// endsErasing reports the COMMIT of a transaction that erases receipts. A wrapper runs it in the
+// background, at any time after its write has returned.
+func (l *link) endsErasing(message []byte, statement string) bool {
+	if erases := Text("DELETE FROM bed_receipt"); erases(message) || erases([]byte(statement)) {
+		l.erases = true
+		return false
+	}
+	if !Commit(message) && !Text("ROLLBACK")(message) {
+		return false
+	}
+	erased := l.erases
+	l.erases = false
+	return erased
 }
 
 func (l *link) send(message []byte) bool {

@@ -72,7 +72,7 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 		tx := r.Begin()
 		r.Must(tx, rig.SetBalance, 10, 1)
 		r.Must(tx, rig.SetBalance, 20, 2)
-		p.CutBefore(testproxy.Text("COMMIT"))
+		p.CutBefore(testproxy.Commit)
 		unit := rig.WantPending(t, tx.Commit()).EntryID
 		p.Refuse()
 		p.CutAll()

@@ -67,7 +67,7 @@ func TestReceiptCountsWhateverBreaksAfter(t *testing.T) {
 						r.Wrapped = r.OpenStepwise()
 						r.ReceiptTable()
 						r.Account(0, 0)
-						p.CutAfter(testproxy.Text("COMMIT"))
+						p.CutAfter(testproxy.Commit)
 						struck := p.CutBefore(testproxy.Text(broken))
 						if err := write(context.Background(), r); err != nil {
 							t.Errorf("an applied write gets %v", err)
@@ -110,7 +110,7 @@ func TestJobConnectionBreakingAfterAReceiptParksNothing(t *testing.T) {
 				r.Wrapped = r.OpenStepwise()
 				r.ReceiptTable()
 				r.Account(0, 0)
-				p.CutAfter(testproxy.Text("COMMIT"))
+				p.CutAfter(testproxy.Commit)
 				rig.WantPending(t, r.Fails(r.Wrapped, rig.AddOne))
 				tgt := rig.TargetOf(t, r.DB)
 				tgt.Dialect = rig.Stepwise(tgt.Dialect)

@@ -43,7 +43,7 @@ func TestLateReceiptPlaceIsLoggedBeforeTheWrite(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigUpOnceLogged(t, db, rig.HookedStorage{})
-		p.CutAfter(testproxy.Text("COMMIT"))
+		p.CutAfter(testproxy.Commit)
 		_, err := r.Wrapped.Exec(addThere(r))
 		rig.WantPending(t, err)
 		r.WantBalances(101)
@@ -105,7 +105,7 @@ func TestJobRecordsReceiptPlaceBeforeItDelivers(t *testing.T) {
 		p.Accept()
 		tgt := rig.TargetOf(t, r.DB)
 		tgt.Dialect = rig.Stepwise(tgt.Dialect)
-		p.CutAfter(testproxy.Text("COMMIT"))
+		p.CutAfter(testproxy.Commit)
 		r.JobFor(asyncjob.Targets{tgt.DataSource: tgt}).RunOnce(t.Context())
 		r.WantBalances(101)
 		dsn, here, _ := receiptsElsewhere(r, t)

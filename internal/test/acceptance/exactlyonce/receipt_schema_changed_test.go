@@ -142,7 +142,7 @@ func TestReceiptsMovedIntoASchemaAreMet(t *testing.T) {
 		r.MustSendUnder("k", rig.Increment, 1, 1)
 		r.WantNoLog()
 		// An entry that was left behind although the log should have been empty.
-		p.CutAfter(testproxy.Text("COMMIT"))
+		p.CutAfter(testproxy.Commit)
 		_, err := r.OpenStepwise().Exec(rig.AddOne)
 		rig.WantPending(t, err)
 		r.WantBalances(102)

@@ -111,7 +111,7 @@ func TestEntryNamesItsReceiptSchema(t *testing.T) {
 		r.Wrapped = r.OpenStepwise()
 		r.Account(100)
 		for i, job := range []testdb.DB{plain, r.DB} {
-			p.CutAfter(testproxy.Text("COMMIT"))
+			p.CutAfter(testproxy.Commit)
 			_, err := r.Wrapped.Exec(rig.AddOne)
 			rig.WantPending(t, err)
 			r.WantBalances(101 + i)

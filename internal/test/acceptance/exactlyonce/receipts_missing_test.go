@@ -123,7 +123,7 @@ func TestUnreadableReceiptLeavesWritePendingAndNamesGrant(t *testing.T) {
 		receiptRights(r, "GRANT", "SELECT, INSERT, UPDATE, DELETE")
 		r.Must(pool, rig.AddOne)
 		receiptRights(r, "REVOKE", "SELECT")
-		p.CutAfter(testproxy.Text("COMMIT"))
+		p.CutAfter(testproxy.Commit)
 		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 		defer cancel()
 		_, err := pool.ExecContext(ctx, rig.AddOne)

@@ -181,7 +181,7 @@ func compensation(m *rig.Turning) *entry.Unit {
 }
 
 // hurried cuts off attempts waiting for a lock.
-func hurried(c *bedsql.Config) { c.AttemptTimeout = 500 * time.Millisecond }
+func hurried(c *bedsql.Config) { c.AttemptTimeout = 2 * time.Second }
 
 // hurries is hurried for one part of a group: the attempts at the others have all their time.
 func hurries(r *rig.Rig) {

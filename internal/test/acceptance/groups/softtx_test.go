@@ -192,7 +192,7 @@ func TestSoftTransactionReportsAPendingCommit(t *testing.T) {
 			t.Errorf("a statement's error is %v, want the driver's own", err)
 		}
 		r.Must(tx, "ROLLBACK TO SAVEPOINT a")
-		p.CutBefore(testproxy.Text("COMMIT"))
+		p.CutBefore(testproxy.Commit)
 		if err := tx.Commit(); err != nil {
 			t.Errorf("Commit: %v, want it swallowed", err)
 		}

@@ -100,7 +100,7 @@ func TestDuplicateRollsBackAndCountsForItsUnit(t *testing.T) {
 		r.Must(tx, "UPDATE account SET balance = balance + 100 WHERE id = 1")
 		r.Must(tx, rig.InsertThree)
 		r.Must(tx, "UPDATE account SET balance = balance + 1000 WHERE id = 1")
-		p.CutAfter(testproxy.Text("COMMIT"))
+		p.CutAfter(testproxy.Commit)
 		err := tx.Commit()
 		if byJob {
 			rig.WantPending(t, err)

@@ -96,7 +96,7 @@ func leftPending(r *rig.Rig, p *testproxy.Proxy, id int) {
 	tx := r.Begin()
 	r.Must(tx, rig.SetBalance, 10*id, id)
 	r.Must(tx, rig.SetBalance, 10*id+10, id+1)
-	p.CutBefore(testproxy.Text("COMMIT"))
+	p.CutBefore(testproxy.Commit)
 	rig.WantPending(r.T, tx.Commit())
 }
 
@@ -111,7 +111,7 @@ func TestJobConnectionWithFailedCommitIsNotReused(t *testing.T) {
 		if db.Driver == testdb.DriverPostgres {
 			answer = testproxy.PostgresError("58030", "not now", 'T') // no outage, of which a unit is not tried
 		}
-		p.Answer(testproxy.Text("COMMIT"), answer)
+		p.Answer(testproxy.Commit, answer)
 		// The second unit begins its transaction on the pooled connection.
 		report := r.RunOnce(func(c *asyncjob.Config) { c.Concurrency = 1; c.MaxDeliveryTryTimes = 1 })
 		if db.Driver == testdb.DriverMySQL {
@@ -201,7 +201,7 @@ func TestUnansweredCommitOfTheJobTimesOut(t *testing.T) {
 		r, p := rig.NewBehindProxy(t, db, rig.NoSyncRetry)
 		r.Account(1, 2)
 		leftPending(r, p, 1)
-		p.Mute(testproxy.Text("COMMIT"))
+		p.Mute(testproxy.Commit)
 		done := make(chan error, 1)
 		go func() {
 			_, err := r.Job(func(c *asyncjob.Config) { c.DeliveryTimeout = 5 * time.Second }).RunOnce(context.Background())

@@ -84,7 +84,7 @@ func TestASyntaxErrorInDDLEndsNothing(t *testing.T) {
 	r.WantNoLog()
 	r.Must(tx, rig.SetBalance, 20, 2)
 	r.WantBalances(1, 2)
-	p.CutBefore(testproxy.Text("COMMIT"))
+	p.CutBefore(testproxy.Commit)
 	rig.WantPending(t, tx.Commit())
 	if u := r.WantOneLog(); len(u.Statements) != 2 {
 		t.Errorf("the unit has %d statements, want both", len(u.Statements))

@@ -25,7 +25,7 @@ func TestUnansweredCommitIsDeliveredWholeByTheRetry(t *testing.T) {
 				r.Must(tx, rig.SetBalance, 10, 1)
 				r.Must(tx, rig.SetBalance, 20, 2)
 				r.WantNoLog() // not before COMMIT
-				cut(p, testproxy.Text("COMMIT"))
+				cut(p, testproxy.Commit)
 				if err := tx.Commit(); err != nil {
 					t.Fatalf("Commit: %v", err)
 				}
@@ -44,7 +44,7 @@ func TestUnansweredCommitIsDeliveredWholeByTheJob(t *testing.T) {
 		tx := r.Begin()
 		r.Must(tx, rig.SetBalance, 10, 1)
 		r.Must(tx, rig.SetBalance, 20, 2)
-		p.CutBefore(testproxy.Text("COMMIT"))
+		p.CutBefore(testproxy.Commit)
 		pending := rig.WantPending(t, tx.Commit())
 		u := r.WantOneLog()
 		if u.ID != pending.EntryID || len(u.Statements) != 2 || !u.InDoubt || u.NotReplayable != "" || u.Parked {
@@ -67,7 +67,7 @@ func TestReplayIsAllOrNothing(t *testing.T) {
 		tx := r.Begin()
 		r.Must(tx, rig.SetBalance, 10, 1)
 		r.Must(tx, "INSERT INTO account VALUES (3, 3)")
-		p.CutBefore(testproxy.Text("COMMIT"))
+		p.CutBefore(testproxy.Commit)
 		rig.WantPending(t, tx.Commit())
 		// The second statement's column is gone: the first must not stay alone.
 		r.Exec("ALTER TABLE account RENAME COLUMN balance TO amount",
@@ -119,7 +119,7 @@ func TestRollbackToASavepointTruncatesTheUnit(t *testing.T) {
 		r.Must(tx, "ROLLBACK TO outer_")
 		r.Must(tx, "RELEASE SAVEPOINT outer_")
 		r.Must(tx, rig.SetBalance, 50, 5)
-		p.CutBefore(testproxy.Text("COMMIT"))
+		p.CutBefore(testproxy.Commit)
 		rig.WantPending(t, tx.Commit())
 		if u := r.WantOneLog(); len(u.Statements) != 3 || u.NotReplayable != "" {
 			t.Errorf("the unit has %d statements and is not replayable because of %q, want 3 and replayable", len(u.Statements), u.NotReplayable)
@@ -140,7 +140,7 @@ func TestAbortedPostgresTransactionContinuesFromItsSavepoint(t *testing.T) {
 	r.Fails(tx, "UPDATE account SET nosuch = 1")
 	r.Must(tx, "ROLLBACK TO a")
 	r.Must(tx, rig.SetBalance, 20, 2)
-	p.CutAfter(testproxy.Text("COMMIT"))
+	p.CutAfter(testproxy.Commit)
 	rig.WantPending(t, tx.Commit())
 	if u := r.WantOneLog(); len(u.Statements) != 2 {
 		t.Errorf("the unit has %d statements, want 2", len(u.Statements))
@@ -197,7 +197,7 @@ func TestMisfitArgumentDoesNotAbortTheUnit(t *testing.T) {
 	tx := r.Begin()
 	r.Must(tx, rig.SetBalance, 10, 1)
 	r.Fails(tx, rig.SetBalance, int64(1)<<40, 2)
-	p.CutAfter(testproxy.Text("COMMIT"))
+	p.CutAfter(testproxy.Commit)
 	rig.WantPending(t, tx.Commit())
 	if u := r.WantOneLog(); len(u.Statements) != 1 {
 		t.Errorf("the unit has %d statements, want 1", len(u.Statements))

@@ -160,7 +160,7 @@ func eachNotReplayable(t *testing.T, f func(t *testing.T, r *rig.Rig, p *testpro
 func TestUnreplayableUnitWithUnansweredCommitIsParked(t *testing.T) {
 	t.Parallel()
 	eachNotReplayable(t, func(t *testing.T, r *rig.Rig, p *testproxy.Proxy, tx *sql.Tx, reason string) {
-		p.CutAfter(testproxy.Text("COMMIT"))
+		p.CutAfter(testproxy.Commit)
 		pending := rig.WantPending(t, tx.Commit())
 		if !pending.Parked {
 			t.Errorf("the error does not say that the unit is parked: %v", pending)
@@ -261,7 +261,7 @@ func TestAUnitWithoutReadsStaysReplayable(t *testing.T) {
 				}
 				tx := r.Begin()
 				c.run(r, tx)
-				p.CutBefore(testproxy.Text("COMMIT"))
+				p.CutBefore(testproxy.Commit)
 				rig.WantPending(t, tx.Commit())
 				if u := r.WantOneLog(); u.NotReplayable != "" || u.Parked || len(u.Statements) != c.want {
 					t.Errorf("the log holds %+v, want a replayable unit of %d statements", u, c.want)

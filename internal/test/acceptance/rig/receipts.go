@@ -147,7 +147,7 @@ func (c *Commits) follow(message []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if isMySQL(message, mysqlPrepare) {
-		c.whole = c.whole || testproxy.Text("INSERT INTO bed_receipt")(message) && testproxy.Text("COMMIT")(message)
+		c.whole = c.whole || testproxy.Text("INSERT INTO bed_receipt")(message) && testproxy.Commit(message)
 	}
 	parts(message, func(kind byte, fields [][]byte) {
 		if kind == postgresParse && bytes.HasPrefix(fields[1], []byte("INSERT INTO bed_receipt")) {

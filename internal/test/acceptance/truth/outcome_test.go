@@ -174,7 +174,7 @@ func TestCommitDisprovedByItsReceiptIsNotAccepted(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Must(tx, "UPDATE account SET balance = 90 WHERE id = 1")
-		p.CutBefore(testproxy.Text("COMMIT"))
+		p.CutBefore(testproxy.Commit)
 		rig.WantOutcomeOf(t, "COMMIT", tx.Commit(), bedsql.OutcomeNotAccepted)
 		r.WantBalances(100)
 		r.WantNoLog()
