@@ -70,20 +70,21 @@ func TestCommitCutAfterSendingIsApplied(t *testing.T) {
 	})
 }
 
-func TestFaultOfACommitSparesErasedReceipts(t *testing.T) {
+func TestFaultsSpareErasedReceiptsOnRequest(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		if _, err := direct.Exec("CREATE TABLE bed_receipt (id INT)"); err != nil {
 			t.Fatal(err)
 		}
 		p := New(t, db.Addr())
+		p.SpareErasing()
 		pool := db.Via(p.Addr()).Open(t)
 		p.CutAfter(Text("COMMIT"))
 		tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := tx.Exec("DELETE FROM bed_receipt WHERE id = " + map[bool]string{true: "?", false: "$1"}[db.Driver == testdb.DriverMySQL], 1); err != nil {
+		if _, err := tx.Exec("DELETE FROM bed_receipt WHERE id = "+map[bool]string{true: "?", false: "$1"}[db.Driver == testdb.DriverMySQL], 1); err != nil {
 			t.Fatal(err)
 		}
 		if err := tx.Commit(); err != nil {

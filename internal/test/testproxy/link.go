@@ -83,8 +83,7 @@ func (l *link) forward(message []byte) bool {
 	return fault.strike(l, message, func() { close(fault.struck) })
 }
 
-// endsErasing reports the COMMIT of a transaction that erases receipts. A wrapper runs it in the
-// background, at any time after its write has returned.
+// endsErasing reports the COMMIT of a transaction that has erased receipts.
 func (l *link) endsErasing(message []byte, statement string) bool {
 	if erases := Text("DELETE FROM bed_receipt"); erases(message) || erases([]byte(statement)) {
 		l.erases = true

@@ -22,15 +22,16 @@ type Proxy struct {
 	addr   string
 	wg     sync.WaitGroup
 
-	mu       sync.Mutex
-	listener net.Listener // nil while connections are refused
-	links    map[*link]struct{}
-	rules    []*rule
-	counters []func(message []byte)
-	accepted int
-	cuts     int // calls of CutAll
-	toServer time.Duration
-	toClient time.Duration
+	mu           sync.Mutex
+	listener     net.Listener // nil while connections are refused
+	links        map[*link]struct{}
+	rules        []*rule
+	counters     []func(message []byte)
+	accepted     int
+	spareErasing bool
+	cuts         int // calls of CutAll
+	toServer     time.Duration
+	toClient     time.Duration
 }
 
 // New starts a proxy in front of target, a "host:port" or the path of a Unix socket. It ends with

@@ -80,7 +80,7 @@ func TestForwardWriteThatHangsFindsTheGroupUndone(t *testing.T) {
 		default:
 			t.Fatal("nothing was held")
 		}
-		if testdb.MySQLPath() { // the transaction with its receipt is open until the COMMIT arrives
+		if g.DB.Driver == testdb.DriverMySQL { // the transaction with its receipt is open until the COMMIT arrives
 			wantTurning(t, err, false)
 			release()
 			finishes(g)

@@ -39,6 +39,7 @@ func eachGroupBehindProxy(t *testing.T, f func(t *testing.T, g *rig.GroupRig), c
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		eachKindOfGroup(t, db, func(t *testing.T, g *rig.GroupRig) {
 			g.Proxy = testproxy.New(t, g.DB.Addr())
+			g.Proxy.SpareErasing()
 			g.DB = g.DB.Via(g.Proxy.Addr())
 			g.Wrapped = g.Open(g.DB.DSN)
 			f(t, g)

@@ -67,6 +67,7 @@ func EachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 func NewBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (*Rig, *testproxy.Proxy) {
 	t.Helper()
 	p := testproxy.New(t, db.Addr())
+	p.SpareErasing()
 	r := New(t, db, change...)
 	r.DB = db.Via(p.Addr())
 	r.Wrapped = r.Open(r.DB.DSN)

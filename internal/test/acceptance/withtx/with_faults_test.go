@@ -22,6 +22,7 @@ import (
 func behindProxy(w *rig.WithRig) *testproxy.Proxy {
 	w.T.Helper()
 	p := testproxy.New(w.T, w.HomeDB.Addr())
+	p.SpareErasing()
 	via := w.HomeDB.Via(p.Addr())
 	if w.Seen {
 		w.Home = w.Open(via.DSN)
