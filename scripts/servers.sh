@@ -4,6 +4,9 @@
 # works: the variable, the usual local address, docker compose, installed
 # binaries, and for root on Debian and Ubuntu, apt-get.
 #
+# With BED_TEST_SERVERS=own it starts them from binaries in any case: these need not wait for the
+# disk, and take more connections.
+#
 # Sourced from the repository's root. With servers=durable what it starts from
 # binaries has every commit on the disk, as measurements want it.
 
@@ -180,6 +183,13 @@ compose() {
 # ensure_server DRIVER VARIABLE: exports the variable with a DSN that works.
 ensure_server() {
 	local driver=$1 variable=$2 dsn=
+	if [[ ${BED_TEST_SERVERS:-} == own ]]; then
+		ensure_command "$(program "$driver")" "$(package "$driver")"
+		serve "$driver" || exit 1
+		say "$driver: started the installed binaries at $dsn"
+		export "$variable=$dsn"
+		return
+	fi
 	if [[ -n ${!variable:-} ]]; then
 		if "$testserver" find "$driver" >/dev/null 2>"$work/find.err"; then
 			say "$driver: using the server of $variable"

@@ -10,6 +10,8 @@
 #                  messages through each broker, and the race detector in internal/test too
 #   BED_TEST_MYSQL_DSN, BED_TEST_POSTGRES_DSN
 #                  servers to use: accounts that may create databases
+#   BED_TEST_SERVERS=own
+#                  start servers from binaries, whatever is there: they are faster
 #   BED_TEST_MYSQL_PORT, BED_TEST_POSTGRES_PORT
 #                  local ports to look at instead of 3306 and 5432
 #
