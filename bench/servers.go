@@ -47,7 +47,7 @@ func findServer(ctx context.Context, driver string, need demands) (*server, erro
 			return s, nil
 		}
 	}
-	dsn, stop, started := testdb.Standalone(driver, true)
+	dsn, stop, started := testdb.Standalone(driver)
 	if started != nil {
 		return nil, errors.Join(err, fmt.Errorf("no other server of driver %s could be started: %w", driver, started))
 	}

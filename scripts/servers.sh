@@ -4,11 +4,10 @@
 # works: the variable, the usual local address, docker compose, installed
 # binaries, and for root on Debian and Ubuntu, apt-get.
 #
-# With BED_TEST_SERVERS=own it starts them from binaries in any case: these need not wait for the
-# disk, and take more connections.
+# With BED_TEST_SERVERS=own it starts them from binaries in any case.
 #
-# Sourced from the repository's root. With servers=durable what it starts from
-# binaries has every commit on the disk, as measurements want it.
+# Sourced from the repository's root. What it starts from binaries keeps its data in memory
+# where there is room, as tests need not wait for a disk; with servers=durable, on the disk.
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
 
@@ -19,6 +18,7 @@ mkdir -m 1777 "$work/tmp"
 chmod 711 "$work"
 export TMPDIR=$work/tmp
 testserver=$work/testserver
+memory= # a directory in memory for servers' data
 # The bash of macOS takes an empty array for an unset one, hence ${x[@]+…} below.
 private=()  # process ids of servers started from binaries
 composed=() # services started by docker compose
@@ -36,7 +36,7 @@ cleanup() {
 			say "could not stop the container of $service; stop it with: docker compose -f scripts/test-servers.yml down"
 	done
 	# What a browser that ends still writes needs a second try.
-	rm -rf "$work" 2>/dev/null || { sleep 1; rm -rf "$work" || true; }
+	rm -rf "$work" ${memory:+"$memory"} 2>/dev/null || { sleep 1; rm -rf "$work" ${memory:+"$memory"} || true; }
 	exit "$status"
 }
 trap cleanup EXIT
@@ -155,7 +155,11 @@ ensure_faketime() {
 serve() {
 	local in=$work/$1.in out=$work/$1.out
 	mkfifo "$in" "$out"
-	"$testserver" "${servers:-serve}" "$1" <"$in" >"$out" 2>"$work/$1.err" &
+	if [[ ! $memory && ${servers:-} != durable && $(df -Pk /dev/shm 2>/dev/null | awk 'END { print $4 + 0 }') -gt 4000000 ]]; then
+		memory=$(mktemp -d /dev/shm/bed-test.XXXXXX)
+		chmod 711 "$memory"
+	fi
+	TMPDIR=${memory:-$TMPDIR} "$testserver" serve "$1" <"$in" >"$out" 2>"$work/$1.err" &
 	private+=("$!")
 	# The server ends when nobody holds this any more, even if the script is
 	# killed and cannot clean up.

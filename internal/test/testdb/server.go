@@ -108,21 +108,14 @@ func (s *Server) must(what string, err error) {
 	}
 }
 
-// Standalone starts a server of a driver ("mysql" or "postgres") outside of a test. stop ends it
-// and removes its data. For a whole test run it works without fsync and allows more connections
-// than the private ones. A durable one, for measurements, writes each commit to disk before
-// answering, and has caches and a redo log of the default sizes.
-func Standalone(driver string, durable bool) (dsn string, stop func() error, err error) {
-	settings := map[bool]map[string][]string{
-		false: {
-			DriverMySQL:    {"--innodb-flush-log-at-trx-commit=0", "--max-connections=500", "--innodb-buffer-pool-size=256M"},
-			DriverPostgres: {"fsync=off", "max_connections=400", "shared_buffers=128MB"},
-		},
-		true: {
-			DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
-			DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
-		},
-	}[durable]
+// Standalone starts a server of a driver ("mysql" or "postgres") outside of a test, in the directory
+// for temporary files. stop ends it and removes its data. It takes more connections than the private
+// ones, and has caches and a redo log of the default sizes.
+func Standalone(driver string) (dsn string, stop func() error, err error) {
+	settings := map[string][]string{
+		DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
+		DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
+	}
 	r, ok := recipes[driver]
 	if !ok {
 		return "", nil, fmt.Errorf("no server %q; there are mysql and postgres", driver)

@@ -5,7 +5,6 @@
 //	testserver serve mysql|postgres    starts one, prints its DSN, and ends it
 //	                                   when its standard input is closed; if
 //	                                   it is killed, the server dies too
-//	testserver durable mysql|postgres  the same with every commit on the disk
 package main
 
 import (
@@ -25,7 +24,7 @@ func main() {
 }
 
 func run(args []string) error {
-	usage := errors.New("usage: testserver find|serve|durable mysql|postgres")
+	usage := errors.New("usage: testserver find|serve mysql|postgres")
 	if len(args) != 2 {
 		return usage
 	}
@@ -37,8 +36,8 @@ func run(args []string) error {
 		}
 		fmt.Println(dsn)
 		return nil
-	case "serve", "durable":
-		dsn, stop, err := testdb.Standalone(driver, verb == "durable")
+	case "serve":
+		dsn, stop, err := testdb.Standalone(driver)
 		if err != nil {
 			return err
 		}
