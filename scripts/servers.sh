@@ -157,9 +157,11 @@ serve() {
 	mkfifo "$in" "$out"
 	if [[ ! $memory && ${servers:-} != durable && $(df -Pk /dev/shm 2>/dev/null | awk 'END { print $4 + 0 }') -gt 4000000 ]]; then
 		memory=$(mktemp -d /dev/shm/bed-test.XXXXXX)
-		chmod 711 "$memory"
+		chmod 1777 "$memory"
+		# Tests follow. What is built stays on the disk.
+		export GOTMPDIR=$TMPDIR TMPDIR=$memory
 	fi
-	TMPDIR=${memory:-$TMPDIR} "$testserver" serve "$1" <"$in" >"$out" 2>"$work/$1.err" &
+	"$testserver" serve "$1" <"$in" >"$out" 2>"$work/$1.err" &
 	private+=("$!")
 	# The server ends when nobody holds this any more, even if the script is
 	# killed and cannot clean up.

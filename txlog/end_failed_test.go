@@ -109,7 +109,16 @@ func TestUnansweredEndOfALogTransactionHoldsNobody(t *testing.T) {
 				_, err := s.Claim(ctx, entry.ClaimRequest{DataSource: u.DataSource, Lease: time.Millisecond, Limit: 10})
 				return err
 			})
-			bounded("COMMIT", "Add", func(ctx context.Context) error { return s.Add(ctx, time.Minute, large()) })
+			bounded("COMMIT", "Add", func(ctx context.Context) error {
+				u := large()
+				if err := s.Add(ctx, time.Minute, u); err != nil {
+					return err
+				}
+				if _, err := s.Get(t.Context(), u.ID); err != nil {
+					t.Errorf("Add returned nil, but the entry: %v", err)
+				}
+				return errors.New("it looked again")
+			})
 			bounded("ROLLBACK", "Decide", func(ctx context.Context) error {
 				_, err := s.Decide(ctx, entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
 					func(entry.Decided, func(string, ...any) error) error { return errors.New("it must not be") })

@@ -271,7 +271,7 @@ func TestUndoWaitsForTheAttemptInFlight(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		undo(ctx)
-		waiting := testdb.By[string]{MySQL: "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'INSERT INTO bed_receipt%'",
+		waiting := testdb.By[string]{MySQL: "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND command <> 'Prepare' AND info LIKE 'INSERT INTO bed_receipt%'",
 			Postgres: "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'", SQLite: ""}.For(db.Driver)
 		eventually(t, func() bool {
 			var n int
