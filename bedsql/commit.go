@@ -103,7 +103,6 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	x.unit.Statements, x.unit.NotReplayable, x.unit.Order = t.statements, t.notReplayable, t.order
 	x.InFlight = c.c.inFlight(under, t.keyed != nil || t.receipt && known, &x.unit, c, x)
 	x.AnswerIsFinal = true
-	ordered(&x.InFlight)
 	if t.keyed != nil {
 		k := t.keyed.whole()
 		x.unit.ID, x.unit.Receipt, x.unit.Fingerprint = k.ID, k.Receipt, k.Fingerprint

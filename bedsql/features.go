@@ -39,8 +39,8 @@ func (c *Conn) asked(ctx context.Context, under scope, s statement) (r attempt.R
 func (under scope) submit(ctx context.Context, c *Conn, s statement) (r attempt.Reply, err error) {
 	to := deliverer(c.c.deliverer)
 	if under.ordered {
-		turn := inTurn{Turn: order.Turn{Deliverer: c.c.deliverer, Wait: c.c.cfg.OrderWait}}
-		if turn.key, err = orderKey(c.c, under); err != nil {
+		turn := order.Turn{Deliverer: c.c.deliverer, Wait: c.c.cfg.OrderWait}
+		if turn.Key, err = orderKey(c.c, under); err != nil {
 			return r, err
 		}
 		to = turn

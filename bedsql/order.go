@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
-	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/listener"
 )
 
@@ -75,25 +73,4 @@ func orderKey(c *connector, under scope) (string, error) {
 		return "", disordered("it is empty")
 	}
 	return fmt.Sprintf("%s%x", entry.OrderPrefix, sha256.Sum256(apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
-}
-
-// inTurn delivers a write under a key in its turn.
-type inTurn struct {
-	order.Turn
-	key string
-}
-
-// Deliver implements deliverer.
-func (t inTurn) Deliver(ctx context.Context, w *besteffort.InFlight) error {
-	w.Unit.Order = order.With(nil, t.key)
-	ordered(w)
-	return t.Turn.Deliver(ctx, w)
-}
-
-// ordered is the policy of a unit that may have order keys. Its place is known once it is in the
-// log, and its successor's turn comes when it is removed.
-func ordered(w *besteffort.InFlight) {
-	if len(w.Unit.Order) > 0 {
-		w.Logging, w.RemoveLater, w.Strict = besteffort.LogBefore, false, true
-	}
 }

@@ -160,7 +160,6 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 // open makes the unit ready to be logged, under the transaction's key if keyed.
 func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (err error) {
 	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: id}}, keyed || receipt, &u.unit, nil, u)
-	ordered(&u.InFlight)
 	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
 	if keyed {
 		u.keyed, err = s.key.take(u.c)

@@ -19,10 +19,11 @@ import (
 // looks is the longest pause between two looks at whether a unit's turn has come.
 const looks = 100 * time.Millisecond
 
-// Turn is a Deliverer for units under order keys. The policy of such a unit is Strict, for Add
-// alone knows its place.
+// Turn is a Deliverer for units under order keys.
 type Turn struct {
 	*besteffort.Deliverer
+	// Key is the order key of a unit that has no others; empty for units with theirs.
+	Key string
 	// Wait is how long Deliver waits for the turn of a unit. A unit that must not wait, because it
 	// holds locks, has 0.
 	Wait time.Duration
@@ -31,6 +32,9 @@ type Turn struct {
 // Log is [besteffort.Deliverer.Log] for units of which some may have order keys, with Keep for
 // those whose turn it is.
 func Log(ctx context.Context, d *besteffort.Deliverer, ws ...*besteffort.InFlight) []error {
+	for _, w := range ws {
+		ordered(w)
+	}
 	if errs := d.Log(ctx, ws...); errs != nil {
 		return errs
 	}
@@ -38,6 +42,14 @@ func Log(ctx context.Context, d *besteffort.Deliverer, ws ...*besteffort.InFligh
 		keep(d, w)
 	}
 	return nil
+}
+
+// ordered sets the policy of a unit that may have order keys. Add alone knows its place, and its
+// successor's turn comes when it is removed.
+func ordered(w *besteffort.InFlight) {
+	if len(w.Unit.Order) > 0 {
+		w.Logging, w.RemoveLater, w.Strict = besteffort.LogBefore, false, true
+	}
 }
 
 // keep keeps the lease of a unit, unless the unit waits: it has none until its turn comes.
@@ -49,6 +61,8 @@ func keep(d *besteffort.Deliverer, w *besteffort.InFlight) {
 
 // Deliver is [besteffort.Deliverer.Deliver].
 func (t Turn) Deliver(ctx context.Context, w *besteffort.InFlight) error {
+	w.Unit.Order = With(w.Unit.Order, t.Key)
+	ordered(w)
 	if err := t.Accept(ctx, w); err != nil {
 		return err
 	}
