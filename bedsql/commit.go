@@ -3,16 +3,13 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
-	"github.com/bedsql/bed/internal/order"
 )
 
 // ending is the outcome of an attempt to end the open transaction.
@@ -103,24 +100,10 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	x.unit.Statements, x.unit.NotReplayable, x.unit.Order = t.statements, t.notReplayable, t.order
 	x.InFlight = c.c.inFlight(under, t.keyed != nil || t.receipt && known, &x.unit, c, x)
 	x.AnswerIsFinal = true
-	if t.keyed != nil {
-		k := t.keyed.whole()
-		x.unit.ID, x.unit.Receipt, x.unit.Fingerprint = k.ID, k.Receipt, k.Fingerprint
-		if soft == nil {
-			x.unit.TransactionID = x.unit.ID
-		}
-	}
-	to := deliverer(c.c.deliverer)
-	if len(t.order) > 0 {
-		to = order.Turn{Deliverer: c.c.deliverer} // it has seen what was before its turn, and holds locks: it does not wait
-	}
-	if err = to.Deliver(ctx, &x.InFlight); err == nil {
+	if err = t.deliverer().Deliver(ctx, &x.InFlight); err == nil {
 		c.c.cfg.Counters.Delivered.Add(1)
 		if soft != nil {
 			soft.arrive(c.c.target.DataSource)
-		}
-		if x.Outcome.Replayed && t.keyed != nil {
-			t.keyed.key.of.replayed.Store(true)
 		}
 		return false, nil
 	}
@@ -137,8 +120,8 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 func (x *committing) commitHome(ctx context.Context, gone bool) error {
 	ctx, cancel := context.WithTimeout(ctx, x.c.c.cfg.AttemptTimeout)
 	defer cancel()
-	if x.t.keyed.keeps() {
-		x.t.keyed.kept.Ends = x.t.ends()
+	if x.t.keyed.Keeps() {
+		x.t.keyed.Kept.Ends = x.t.ends()
 	}
 	sent := time.Now()
 	out := x.end(ctx)
@@ -166,23 +149,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	if x.t != nil && x.t.keyed != nil {
 		// The receipt was inserted at the beginning; the answer joins it now.
 		receipts, _ := c.c.receiptsIn(x.t)
-		if k := x.t.keyed.kept; k != nil {
-			if x.t.keyed.answer.Response = k.Response; k.Response == nil {
-				c.undo(x.undo)
-				return attempt.Outcome{Class: dialect.Refused, Err: errNoResponse}
-			}
-		}
-		out := attempt.Fence(ctx, c.c.dialect, c.inner, &x.unit, receipts)
-		if out.Err == nil {
-			out = attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.whole(), receipts, x.t.keyed.answer)
-		}
-		if out.Err != nil {
-			if k := x.t.keyed.kept; k != nil && dberr.Of(out.Err).State == abortedBefore {
-				k.Ended = true
-			}
-			if out.Class == dialect.Unknown {
-				out.Class = dialect.Unreachable // COMMIT was not sent
-			}
+		if out := x.t.keyed.Store(ctx, c.c.dialect, c.inner, &x.unit, receipts); out.Err != nil {
 			c.undo(x.undo)
 			return c.lossy(out)
 		}
@@ -194,13 +161,6 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	}
 	return x.ended.Outcome
 }
-
-// abortedBefore is PostgreSQL's state for statements after an error in a transaction, here an
-// error in rows that only the caller has read.
-const abortedBefore = "25P02"
-
-// errNoResponse is the error of a Commit by the handler of a request or message.
-var errNoResponse = errors.New("bed: the transaction was rolled back: it is committed after its handler has returned, and not by it")
 
 // First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {

@@ -18,6 +18,7 @@ import (
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
@@ -61,8 +62,8 @@ type connector struct {
 	guard   *guard
 	// corrected means that a log line has named the overridden settings of the server.
 	corrected atomic.Bool
-	// reused counts the requests refused because of their keys.
-	reused atomic.Int64
+	// keys is the data source for writes under keys.
+	keys *keyed.Source
 	// warned means that a log line has named the trouble with the server's product.
 	warned atomic.Bool
 	// returned means that a log line has described the treatment of connections with session
@@ -164,6 +165,7 @@ const maxOwnConns = 32
 func (c *connector) reach(t delivery.Target, r attempt.Receipts) {
 	c.target = target.New(t, r, c.cfg.Storage, c.cfg.LogTimeout)
 	c.receipts = c.target.Receipts
+	c.keys = &keyed.Source{Name: t.DataSource, Flavor: t.Dialect.Flavor, Log: c.log}
 	c.pool = c.target.NewPool(maxOwnConns, c.dial)
 }
 

@@ -50,9 +50,6 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 		res, err := c.endByDDL(ctx, under, s)
 		return attempt.Reply{Result: res, Rows: new(attempt.Rows)}, err
 	}
-	if err := c.tx.mark(ctx, s); err != nil {
-		return r, err
-	}
 	r, err = c.sendOnce(ctx, s)
 	if !errors.Is(err, driver.ErrSkip) {
 		c.observe(ctx, under, s, err)
@@ -101,15 +98,7 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 			return err
 		}
 	}
-	if c.tx != nil && c.tx.keyed != nil {
-		switch {
-		case s.class.ImplicitCommit, s.class.Kind == sqltext.Control, s.class.Kind == sqltext.Rollback:
-			return unusable("a statement would end the transaction, use its Commit or Rollback")
-		case s.class.Kind == sqltext.Multi && endsWithin(c.c.dialect.Flavor, s.SQL):
-			return unusable("one of several statements in one text would end the transaction")
-		}
-	}
-	return nil
+	return c.tx.mark(ctx, s)
 }
 
 // writesUnlogged returns the reason for writes in or before s to run unlogged, although s is not
@@ -232,7 +221,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		return nil, errBegun
 	}
 	if k := under.key; k != nil && !under.unlogged && !opts.ReadOnly {
-		return k.begin(ctx, c, opts)
+		return c.beginKeyed(ctx, k, opts)
 	}
 	if err := c.begins(ctx); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/listener"
 )
 
@@ -45,7 +46,7 @@ var (
 	ErrKeyReused = dialect.ErrKeyReused
 	// ErrKeyUnusable is matched by the error of a write that cannot carry the
 	// receipt of its idempotency key. It was not sent.
-	ErrKeyUnusable = errors.New("bed: the idempotency key cannot be used for this write")
+	ErrKeyUnusable = keyed.ErrUnusable
 	// ErrNotIdempotent is matched by the error of a write that is not idempotent, with
 	// Config.Guard set to GuardRefuse. It was neither logged nor sent.
 	ErrNotIdempotent = errors.New("bed: the write was not sent, it is not idempotent")

@@ -168,12 +168,6 @@ func undecided(err error) bool {
 	return errors.Is(err, ErrPending) || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrNotCommitted)
 }
 
-// isParked reports whether err is a refusal that stays in the log.
-func isParked(err error) bool {
-	var refused *RefusedError
-	return errors.As(err, &refused) && !refused.Removed
-}
-
 // store turns a statement into its stored form. Every attempt sends args, and the log keeps them
 // too, so a Valuer is asked once. If it returns an error, nothing ran.
 func (c *connector) store(call dialect.Call) (s entry.Statement, args []driver.NamedValue, err error) {

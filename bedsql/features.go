@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/order"
 )
 
@@ -12,7 +13,7 @@ import (
 type features struct {
 	// undo means that the writes are recorded as compensations of the parts of a soft transaction.
 	undo bool
-	key  *IdempotencyKey
+	key  *keyed.Key
 	// order is their order key, if they are ordered.
 	order   string
 	ordered bool
@@ -45,10 +46,30 @@ func (under scope) submit(ctx context.Context, c *Conn, s statement) (r attempt.
 		}
 		to = turn
 	}
-	if under.key != nil {
-		return under.key.submit(ctx, c, under, s, to)
+	if under.key == nil {
+		return c.submit(ctx, under, s, to)
 	}
-	return c.submit(ctx, under, s, to)
+	w, err := under.key.Take(c.c.keys)
+	if err != nil {
+		return r, err
+	}
+	w.To = to
+	if r, err = c.submit(ctx, under, s, w); !w.Sent {
+		w.Back()
+	}
+	return r, err
+}
+
+// deliverer delivers the unit of t at its COMMIT.
+func (t *localTx) deliverer() (to deliverer) {
+	to = t.c.c.deliverer
+	if len(t.order) > 0 {
+		to = order.Turn{Deliverer: t.c.c.deliverer} // it has seen what was before its turn, and holds locks: it does not wait
+	}
+	if t.keyed != nil {
+		t.keyed.To, to = to, t.keyed
+	}
+	return to
 }
 
 // exactlyOnce reports whether a write in s leaves a receipt.

@@ -158,7 +158,7 @@ func (h *home) meet(c *Conn) error {
 		return errors.New("bed: no local transaction is open on the connection of WithTx, or another one than before")
 	case t.state == txLost:
 		return t.lostError()
-	case t.keyed != nil && t.keyed.replay != nil:
+	case t.keyed.Replays():
 		return errReplayed
 	case h.local == nil:
 		h.local, h.source, h.before = t, c.c.target.DataSource, t.home
@@ -254,7 +254,7 @@ func (h *home) forget(gone func(*stagedWrite) bool) {
 			h.restate(u, &u.unit)
 			units = append(units, u)
 		} else {
-			u.keyed.back()
+			u.keyed.Back()
 		}
 	}
 	h.units = units
@@ -279,7 +279,7 @@ func (h *home) restate(u *stagedUnit, unit *entry.Unit, more ...*stagedWrite) {
 	if n := len(u.writes); n > 0 {
 		unit.Behind = u.writes[n-1].behind
 	}
-	u.keyed.mark(unit)
+	u.keyed.Mark(unit)
 }
 
 // looksAhead reports whether to look for the table of receipts before a write is recorded. Telling
@@ -478,7 +478,7 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 	}
 	if err != nil {
 		if len(u.writes) == 0 {
-			u.keyed.back()
+			u.keyed.Back()
 		}
 		return true, h.unwritten(w.c, err)
 	}
@@ -492,9 +492,7 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		h.undo = u
 	default:
 		h.units = append(h.units, u)
-		if u.keyed != nil {
-			u.keyed.in.Store(h.local)
-		}
+		u.keyed.Within(h.local.gone)
 	}
 	w.behind = a.unit.Behind
 	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order

@@ -2,36 +2,22 @@ package bedsql
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
+	"database/sql/driver"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
+	"time"
 
-	"github.com/sirupsen/logrus"
-
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/keyed"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // IdempotencyKey is a caller's own key for a request: see WithIdempotencyKey.
 // It is safe for concurrent use.
-type IdempotencyKey struct {
-	of   *keyedRequest
-	part string // of the request (WithKeyPart); empty: the request itself
-}
-
-// keyedRequest is the shared state of a request's parts.
-type keyedRequest struct {
-	key string
-
-	replayed atomic.Bool
-	mu       sync.Mutex
-	own      string                 // SetFingerprint's; empty: none
-	writes   map[string]*keyedWrite // by the id of the receipt
-}
+type IdempotencyKey struct{ key *keyed.Key }
 
 // WithIdempotencyKey returns a context under which a write is applied once, however often
 // it is sent under the key to the same data source. A resend gets the first answer (rows
@@ -57,8 +43,8 @@ type keyedRequest struct {
 // text of its error; queries see the present rows. Commit confirms that all of it was the
 // same request. Read-only transactions do not use the key.
 func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *IdempotencyKey) {
-	k := &IdempotencyKey{of: &keyedRequest{key: key, writes: map[string]*keyedWrite{}}}
-	return k.in(ctx), k
+	k := keyed.New(key)
+	return underKey(ctx, k), &IdempotencyKey{k}
 }
 
 // WithKeyPart returns a context under the key of another part of the same request. A
@@ -74,10 +60,10 @@ func WithKeyPart(ctx context.Context, part string) context.Context {
 	if k == nil {
 		return ctx
 	}
-	return (&IdempotencyKey{of: k.of, part: fmt.Sprint(k.part, len(part), ":", part)}).in(ctx)
+	return underKey(ctx, k.Part(part))
 }
 
-func (k *IdempotencyKey) in(ctx context.Context) context.Context {
+func underKey(ctx context.Context, k *keyed.Key) context.Context {
 	s := scopeOf(ctx)
 	s.key = k
 	return s.in(ctx)
@@ -85,132 +71,145 @@ func (k *IdempotencyKey) in(ctx context.Context) context.Context {
 
 // SetFingerprint identifies the request in place of its SQL and parameters. Use it for
 // requests that differ in each resend (gorm's created_at), before the first write.
-func (k *IdempotencyKey) SetFingerprint(fingerprint string) {
-	k.of.mu.Lock()
-	defer k.of.mu.Unlock()
-	k.of.own = "own " + fingerprint
-}
+func (k *IdempotencyKey) SetFingerprint(fingerprint string) { k.key.SetFingerprint(fingerprint) }
 
 // Replayed reports whether anything under this key was answered from an earlier request
 // instead of being applied: a write, a local transaction once it is committed, a part.
-func (k *IdempotencyKey) Replayed() bool { return k.of.replayed.Load() }
-
-// is reports whether both are the key of the same part of the same request.
-func (k *IdempotencyKey) is(other *IdempotencyKey) bool { return other != nil && *k == *other }
-
-// keyedWrite is the one write under a key on a data source.
-type keyedWrite struct {
-	key     *IdempotencyKey
-	c       *connector
-	receipt string
-	in      atomic.Pointer[localTx] // whose ROLLBACK gives the key back; nil: none
-	to      deliverer               // nil for a write that is not Conn.submit's
-	sent    bool                    // to it
-}
-
-// take begins the key's write on a data source, or refuses a second one.
-func (k *IdempotencyKey) take(c *connector) (*keyedWrite, error) {
-	if k.of.key == "" {
-		return nil, unusable("it is empty")
-	}
-	// Collations fold case and pad blanks, so the key is hashed. Earlier versions numbered the writes from 0.
-	text := append(binary.BigEndian.AppendUint64(apart(k.of.key, c.target.DataSource), 0), k.part...)
-	w := &keyedWrite{key: k, c: c, receipt: fmt.Sprintf("key-%x", sha256.Sum256(text))}
-	k.of.mu.Lock()
-	defer k.of.mu.Unlock()
-	if first := k.of.writes[w.receipt]; first != nil && !first.in.Load().gone() {
-		return nil, unusable("it names one write on each data source, and " + c.target.DataSource +
-			` has its write already; give this one a key by bedsql.WithKeyPart(ctx, "stock"), or send the request again under a new context`)
-	}
-	k.of.writes[w.receipt] = w
-	return w, nil
-}
-
-// settle gives the key back after an err that rules out the write's application, now or later. w
-// may be nil.
-func (w *keyedWrite) settle(err error) {
-	if err != nil && !undecided(err) && !isParked(err) {
-		w.back()
-	}
-}
-
-// back gives the key back. w may be nil.
-func (w *keyedWrite) back() {
-	if w == nil {
-		return
-	}
-	w.key.of.mu.Lock()
-	defer w.key.of.mu.Unlock()
-	if w.key.of.writes[w.receipt] == w {
-		delete(w.key.of.writes, w.receipt)
-	}
-}
-
-// mark puts a unit under the key. w may be nil.
-func (w *keyedWrite) mark(u *entry.Unit) {
-	if w != nil {
-		u.Receipt, u.Fingerprint = w.receipt, w.key.request(u.Statements...).Fingerprint()
-	}
-}
-
-// submit is Conn.submit under the key.
-func (k *IdempotencyKey) submit(ctx context.Context, c *Conn, under scope, s statement, to deliverer) (attempt.Reply, error) {
-	w, err := k.take(c.c)
-	if err != nil {
-		return attempt.Reply{}, err
-	}
-	w.to = to
-	r, err := c.submit(ctx, under, s, w)
-	if err != nil && !w.sent {
-		w.back()
-	}
-	return r, err
-}
-
-// Deliver implements deliverer.
-func (w *keyedWrite) Deliver(ctx context.Context, d *besteffort.InFlight) error {
-	w.sent = true
-	w.mark(d.Unit)
-	err := w.to.Deliver(ctx, d)
-	w.settle(err)
-	if err == nil && d.Outcome.Replayed {
-		w.key.of.replayed.Store(true)
-	}
-	return w.c.refusesReused(err)
-}
-
-// request begins a request under the key.
-func (k *IdempotencyKey) request(statements ...entry.Statement) *attempt.Request {
-	k.of.mu.Lock()
-	defer k.of.mu.Unlock()
-	r := attempt.NewRequest(k.of.key, k.of.own)
-	for _, s := range statements {
-		r.Add(s)
-	}
-	return r
-}
-
-// apart joins texts unambiguously: different lists give different results.
-func apart(texts ...string) (all []byte) {
-	for _, s := range texts {
-		all = append(binary.BigEndian.AppendUint64(all, uint64(len(s))), s...)
-	}
-	return all
-}
+func (k *IdempotencyKey) Replayed() bool { return k.key.Replayed() }
 
 // unusable refuses a write that cannot carry the receipt of its key.
 func unusable(why string) error { return fmt.Errorf("%w: %s", ErrKeyUnusable, why) }
 
-// refusesReused returns err. If many requests reuse a key for another request, a value or a text
-// probably changes with each resend, and refusesReused warns of it.
-func (c *connector) refusesReused(err error) error {
-	if !errors.Is(err, ErrKeyReused) {
+// beginKeyed begins a local transaction under an idempotency key. Like a DML it waits for an open
+// one under the same key.
+func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptions) (_ driver.Tx, err error) {
+	if c.pinned != "" {
+		return nil, unusable(c.pinned)
+	}
+	w, err := k.Take(c.c.keys)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			w.Back()
+		}
+	}()
+	if err := c.begins(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := c.lookForReceipts(ctx, true); err != nil {
+		if c.dead {
+			err = driver.ErrBadConn // nothing was begun, and database/sql takes another connection
+		}
+		return nil, err
+	}
+	var (
+		t  = &tx{c: c, ctx: ctx}
+		kt *keyed.Tx
+	)
+	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
+	defer cancel()
+	for pause := jitter.BackOff(c.c.cfg.RetryInitial, c.c.cfg.RetryMax); ; {
+		if t.inner, err = attempt.BeginTx(ctx, c.inner, opts); err != nil {
+			return nil, err
+		}
+		var out attempt.Outcome
+		if kt, out = w.Claim(ctx, c.c.dialect, &c.session, t.inner, c.c.receipts, kept.Of(ctx)); c.lossy(out).Err == nil {
+			break
+		}
+		if !out.OnReceipt || c.dead || !jitter.Sleep(again, pause.NextBackOff()) {
+			return nil, c.c.keys.Refused(out.Err)
+		}
+	}
+	if kt.Replays() {
+		if t.inner, err = attempt.BeginTx(ctx, c.inner, opts); err != nil {
+			return nil, err
+		}
+	}
+	local := c.open(ctx)
+	if local.keyed = kt; !kt.Keeps() {
+		w.Within(local.gone)
+	}
+	if kt.Replays() {
+		return &replayedTx{t, kt}, nil
+	}
+	return t, nil
+}
+
+// replayedTx is a local transaction whose request was applied before. The stored answer answers
+// its writes. Its queries run in a transaction that is rolled back.
+type replayedTx struct {
+	*tx
+	keyed *keyed.Tx
+}
+
+// Commit implements driver.Tx.
+func (t *replayedTx) Commit() error {
+	c := t.c
+	c.tx.commits()
+	c.undo(c.rollback(t.ctx, t.inner))
+	c.closed()
+	return c.c.keys.Refused(t.keyed.Whole())
+}
+
+// unseen is a savepoint before a statement that could end a transaction under an idempotency
+// key unseen: a procedure of MySQL's may commit or roll back. Without it afterwards, the
+// transaction has ended, and later writes would commit without the receipt.
+const unseen = "bed_unseen"
+
+var errEndedUnseen = errors.New("a statement in it, such as CALL, has committed it or rolled it back: " +
+	"in a transaction under an idempotency key no procedure may")
+
+// mark protects a transaction under a key. It refuses s if s would end t, and sets the savepoint if
+// s could end t unseen. t may be nil.
+func (t *localTx) mark(ctx context.Context, s statement) error {
+	if t == nil || t.keyed == nil {
+		return nil
+	}
+	switch flavor, kind := t.c.c.dialect.Flavor, s.class.Kind; {
+	case s.class.ImplicitCommit, kind == sqltext.Control, kind == sqltext.Rollback:
+		return unusable("a statement would end the transaction, use its Commit or Rollback")
+	case kind == sqltext.Multi && endsWithin(flavor, s.SQL):
+		return unusable("one of several statements in one text would end the transaction")
+	case t.keyed.Replays(), flavor != sqltext.MySQL:
+		return nil
+	case kind != sqltext.Opaque && kind != sqltext.Multi && (kind != sqltext.Session || !executes(flavor, s.SQL)):
+		return nil
+	}
+	_, _, err := attempt.Exec(ctx, t.c.inner, "SAVEPOINT "+unseen, nil)
+	if err != nil {
+		t.c.failedInTx(ctx, err, false)
+	}
+	t.marked = err == nil
+	return err
+}
+
+// still loses t if it has ended since mark. t may be nil.
+func (t *localTx) still(ctx context.Context) error {
+	if t == nil || !t.marked || t.state == txLost {
+		return nil
+	}
+	t.marked = false
+	ctx, cancel := context.WithTimeout(ctx, t.c.c.cfg.AttemptTimeout)
+	defer cancel()
+	_, _, err := attempt.Exec(ctx, t.c.inner, "RELEASE SAVEPOINT "+unseen, nil)
+	if err == nil {
+		return nil
+	}
+	const noSuchSavepoint = 1305
+	switch {
+	case attempt.Failed(t.c.c.dialect, err, false).ConnLost:
+		t.c.kill()
+		return err
+	case dberr.Of(err).Number != noSuchSavepoint:
+		t.lose(err)
 		return err
 	}
-	n := c.reused.Add(1)
-	if n == 10 || n == 100 || n%1000 == 0 {
-		c.log.WithFields(logrus.Fields{"refused": n, "last": err.Error()}).Warn("bed: requests are refused because their idempotency keys were used for other requests: " +
-			"if they are resends, give each request its key once, take out of it what changes (a time, a generated id), or say by SetFingerprint what the same request is")
+	t.tell(homeUnknown, time.Now())
+	t.lose(errEndedUnseen)
+	if !t.keyed.Keeps() {
+		t.keyed.Back() // the receipt says what came of it
 	}
-	return err
+	return t.lostError()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/internal/sqltext"
 )
@@ -42,7 +43,7 @@ type localTx struct {
 	// receipt means that its COMMIT leaves a receipt.
 	receipt bool
 	// keyed is its state under an idempotency key.
-	keyed *keyedTx
+	keyed *keyed.Tx
 	// marked means that the savepoint unseen was set before the last statement.
 	marked bool
 	// moved means that unqualified names may lead elsewhere in its session than in others.
@@ -269,9 +270,9 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	if err != nil {
 		return r, err
 	}
-	if t.keyed != nil && t.keyed.replay != nil {
-		r, err := t.keyed.replayed(stored, s.rows)
-		return r, c.c.refusesReused(err)
+	if t.keyed.Replays() {
+		r, err := t.keyed.Replay(stored, s.rows)
+		return r, c.c.keys.Refused(err)
 	}
 	if t.under.soft == nil && !under.soft.isHome() {
 		t.under.soft = under.soft
@@ -301,8 +302,8 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		if !isUnmet(err) && c.failedInTx(ctx, err, before).Maybe() {
 			t.unreplayable(inDoubt)
 		}
-		if t.keyed != nil {
-			t.keyed.failed(t, stored, err)
+		if t.keyed.Failed(stored, err); t.keyed != nil {
+			t.unreplayable("under its idempotency key, a statement that failed is part of the answer")
 		}
 		return attempt.Reply{}, err
 	}
@@ -310,9 +311,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	if s.class.Moves {
 		t.move(changedSetting)
 	}
-	if t.keyed != nil {
-		t.keyed.ran(stored, r.Result, buffered)
-	}
+	t.keyed.Ran(stored, r.Result, buffered)
 	if s.rows {
 		t.unreplayable("a write returned rows, which a later one may carry")
 		if buffered != nil {
@@ -332,8 +331,8 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 // statement to log and the args to send. guarded means that the guard found something in the
 // write.
 func (t *localTx) admit(under scope, s statement) (stored entry.Statement, args []driver.NamedValue, guarded bool, err error) {
-	switch k := under.key; {
-	case k != nil && (t.keyed == nil || !k.is(t.keyed.key)):
+	switch {
+	case !t.keyed.Covers(under.key):
 		err = unusable("the local transaction was begun without it")
 	case t.mode == txReadOnly:
 		err = unusable("the local transaction was begun as a read-only one")
@@ -383,7 +382,7 @@ const changedSetting = "it changed a setting"
 
 // withoutEntry reports whether COMMIT writes no entry, because the transaction holds entries
 // itself or keeps a response. A write needs an entry to wait for its turn.
-func (t *localTx) withoutEntry() bool { return t.home != nil || t.keyed.keeps() }
+func (t *localTx) withoutEntry() bool { return t.home != nil || t.keyed.Keeps() }
 
 var errOwnRows = disordered("the own rows of a transaction of WithTx, of an HTTP request or of a consumer's message cannot wait; only what it records can")
 

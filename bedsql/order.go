@@ -72,5 +72,5 @@ func orderKey(c *connector, under scope) (string, error) {
 	case under.order == "":
 		return "", disordered("it is empty")
 	}
-	return fmt.Sprintf("%s%x", entry.OrderPrefix, sha256.Sum256(apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
+	return fmt.Sprintf("%s%x", entry.OrderPrefix, sha256.Sum256(entry.Apart(c.receipts.LogIdentity, c.target.DataSource, under.order))), nil
 }

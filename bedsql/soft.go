@@ -11,6 +11,7 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -43,7 +44,7 @@ type SoftTransaction struct {
 	// unusable is why it cannot be begun.
 	unusable error
 	// key is the key in Begin's context: a staged group is one request under it.
-	key *IdempotencyKey
+	key *keyed.Key
 	// compensateAfter is CompensateAfter's.
 	compensateAfter time.Duration
 

@@ -260,7 +260,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	case c.c.target.NoSideConnection:
 		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
 	}
-	if k := under.key; k != nil && !k.is(s.key) {
+	if !s.key.Covers(under.key) {
 		return r, unusable("the staged soft transaction was begun without it")
 	}
 	if err := ctx.Err(); err != nil {

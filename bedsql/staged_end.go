@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/group"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/order"
 )
 
@@ -23,7 +25,7 @@ type stagedUnit struct {
 	writes []*stagedWrite
 	unit   entry.Unit
 	// keyed is the unit's write under its key; nil without a key.
-	keyed *keyedWrite
+	keyed *keyed.Write
 	// behind is why it is left to the job: a part of its group, or a message before it, is
 	// pending.
 	behind   error
@@ -97,7 +99,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 			panicked = u.panicked
 			problems = append(problems, u.err)
 		case u.err != nil:
-			u.c.cfg.Counters.failed(u.c.refusesReused(u.err))
+			u.c.cfg.Counters.failed(u.c.keys.Refused(u.err))
 			problems = append(problems, u.err)
 		default:
 			u.c.cfg.Counters.Delivered.Add(1)
@@ -106,9 +108,6 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 			}
 		}
 		u.answer(u.err)
-		if u.Outcome.Replayed && u.keyed != nil {
-			u.keyed.key.of.replayed.Store(true)
-		}
 	}
 	if whole && err != nil {
 		problems = []error{err}
@@ -149,7 +148,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 		u.unit.Statements = statements
 		if err := u.open(s, u.writes[0].id, s.key != nil, receipt); err != nil {
 			for _, other := range units {
-				other.keyed.back()
+				other.keyed.Back()
 			}
 			return nil, err
 		}
@@ -157,13 +156,13 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 	return units, nil
 }
 
-// open makes the unit ready to be logged, under the transaction's key if keyed.
-func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (err error) {
-	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: id}}, keyed || receipt, &u.unit, nil, u)
+// open makes the unit ready to be logged, withKey under the transaction's key.
+func (u *stagedUnit) open(s *SoftTransaction, id string, withKey, receipt bool) (err error) {
+	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: id}}, withKey || receipt, &u.unit, nil, u)
 	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
-	if keyed {
-		u.keyed, err = s.key.take(u.c)
-		u.keyed.mark(&u.unit)
+	if withKey {
+		u.keyed, err = s.key.Take(u.c.keys)
+		u.keyed.Mark(&u.unit)
 	}
 	return err
 }
@@ -201,7 +200,9 @@ func (u *stagedUnit) submit(ctx context.Context, wait time.Duration) {
 // answer sets the outcome of the Results that Exec returned.
 func (u *stagedUnit) answer(err error) {
 	u.err = err
-	u.keyed.settle(err)
+	if !errors.Is(err, ErrNotCommitted) {
+		u.keyed.Settle(&u.Outcome, err)
+	}
 	for i, w := range u.writes {
 		switch {
 		case err != nil:

@@ -25,8 +25,8 @@ func (t *tx) Commit() error {
 	c := t.c
 	_ = c.tx.still(t.ctx) // it is lost if not
 	c.tx.commits()
-	if l := c.tx; l != nil && l.keyed.keeps() {
-		l.keyed.kept.Ended = l.unmet.err != nil || l.state != txOpen
+	if l := c.tx; l != nil && l.keyed.Keeps() {
+		l.keyed.Kept.Ended = l.unmet.err != nil || l.state != txOpen
 	}
 	if c.tx != nil && c.tx.state == txLost {
 		err := c.tx.lostError()

@@ -1,6 +1,7 @@
 package entry
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,14 @@ const OrderPrefix = "order-"
 // WaitsFrom is a next_try_time, the end of the year 9999. From it on a unit waits for another
 // one and has no lease.
 const WaitsFrom = 253402300799000
+
+// Apart joins texts for a hash: different lists give different results.
+func Apart(texts ...string) (all []byte) {
+	for _, s := range texts {
+		all = append(binary.BigEndian.AppendUint64(all, uint64(len(s))), s...)
+	}
+	return all
+}
 
 // KeysUnder returns the order keys of u.
 func KeysUnder(u *Unit) []string {

@@ -7,34 +7,12 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/json"
+
+	"github.com/bedsql/bed/internal/keyed"
 )
 
-// Request is a request with a response of its own, stored instead of the answers to its
-// statements. Its COMMIT needs no entry in the log, because the key shows its outcome.
-type Request struct {
-	// Response is JSON. COMMIT stores it, and is refused without it.
-	Response json.RawMessage
-	// Ends end the soft transactions with entries in the transaction, the newest first. COMMIT
-	// sets it.
-	Ends []func(context.Context) error
-	// Ended means that COMMIT was not sent, because the transaction had ended before, for example
-	// by an error in it. COMMIT sets it.
-	Ended bool
-
-	// BeginTx sets the fields below.
-
-	// Begun means that the transaction is under the key.
-	Begun bool
-	// Answered means that an earlier request has committed under the key, and this one is rolled
-	// back.
-	Answered bool
-	// Stored is the earlier request's Response.
-	Stored json.RawMessage
-	// Outstanding means that BeginTx gave up its wait for another transaction under the key, or
-	// for its database.
-	Outstanding bool
-}
+// Request is a request with a response of its own.
+type Request = keyed.Request
 
 type contextKey struct{}
 
