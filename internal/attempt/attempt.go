@@ -53,6 +53,9 @@ func (o Outcome) Delivered() bool { return o.Err == nil }
 // Maybe reports whether the unit may or may not have been applied.
 func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == dialect.Unknown }
 
+// Unasked reports whether the lookup of a receipt failed.
+func (o Outcome) Unasked() bool { return o.Err != nil && o.Class != dialect.Refused }
+
 // Failed makes the outcome of a statement's error. before means that the statement itself was not
 // sent.
 func Failed(d *dialect.Dialect, err error, before bool) Outcome {

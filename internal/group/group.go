@@ -52,21 +52,24 @@ func (g *Group) End(ctx context.Context) (whole bool, err error) {
 		}
 	}()
 	var refused []error
-	open, compensating := g.Open, g.Compensating
+	known := Known{Open: g.Open, Compensating: g.Compensating}
 	for _, w := range g.Parts {
+		part := Delivered
 		switch {
 		case !w.Held():
-			open = true
+			part = Waiting
 		case w.Outcome.Voided: // the group is being compensated
-			compensating = true
+			part = Voided
 		case w.Outcome.Err != nil:
+			part = Refused
 			refused = append(refused, fmt.Errorf("%s: %w", w.Unit.DataSource, w.Outcome.Err))
 		}
+		known.Parts = append(known.Parts, part)
 	}
-	switch {
-	case len(refused) > 0 || compensating:
+	switch known.Decide() {
+	case Compensate:
 		return true, g.compensate(ctx, errors.Join(refused...))
-	case open:
+	case LeaveOpen, AskAgain:
 		reached := "" // a job reviews the compensation there: others may be out of reach
 		for _, w := range g.Parts {
 			if w.Held() {
@@ -121,17 +124,17 @@ func (g *Group) completed(ctx context.Context) error {
 	if !errors.Is(err, txlog.ErrNotFound) {
 		return err
 	}
-	found := false
+	known := Known{Gone: true}
 	for i, p := range k.Undo.Parts {
 		out := g.Look(ctx, k.Part(i))
-		if out.Voided {
+		if known.Parts = append(known.Parts, receipt(out)); known.Decide() == Compensate {
 			return fmt.Errorf("%w (%s)", txlog.ErrCompensated, k.ID)
 		}
-		if found = found || out.Found; !out.Found {
+		if !out.Found {
 			err = fmt.Errorf("%w; nor does its receipt in %s tell: %w", err, p.DataSource, cmp.Or(out.Err, errNoReceipt))
 		}
 	}
-	if found {
+	if known.Decide() == Complete {
 		return nil
 	}
 	return err
