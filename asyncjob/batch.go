@@ -34,7 +34,7 @@ func (b batch) join() bool {
 	for _, u := range b {
 		whole.Statements = append(whole.Statements, u.Statements...)
 	}
-	a := d.try(whole)
+	a := d.try(whole, attempt.Replay)
 	if !a.Delivered() && !a.Maybe() {
 		if a.readOnly {
 			d.wentDown(a.Err)

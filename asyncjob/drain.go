@@ -11,6 +11,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/claim"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
@@ -61,8 +63,7 @@ type drain struct {
 	// again is set if this round does not serve the data source once more.
 	again    bool
 	failures failures
-	// freed is set once units under order keys have left the log, so that others may have
-	// become due.
+	// freed is set once others may have become due because a unit has left the log.
 	freed atomic.Bool
 }
 
@@ -154,16 +155,13 @@ func (d *drain) claimAll() error {
 		began := time.Now()
 		d.job.guard(func() { batch(units).deliver() })
 		rest := time.Duration(0)
-		if d.src != nil && slices.ContainsFunc(units, func(u *claimed) bool { return u.result.kind == delivered }) {
+		if d.src != nil && slices.ContainsFunc(units, func(u *claimed) bool { return u.result.Kind == claim.Delivered }) {
 			rest = d.src.pace.delivered(time.Since(began))
 			work.widen(d.src.pace.inFlight())
 		}
 		for _, u := range units {
-			u.was = u.result.kind // its removal, beside others, may find that it is lost
-			if len(u.Order) > 0 && (u.result.kind == delivered || u.result.kind == refused) {
-				d.freed.Store(true)
-			}
-			if u.result.kind != delivered {
+			u.was = u.result.Kind // its removal, beside others, may find that it is lost
+			if u.was != claim.Delivered {
 				u.end()
 				continue
 			}
@@ -310,11 +308,11 @@ func (d *drain) wentDown(err error) {
 }
 
 // try makes one attempt within Config.DeliveryTimeout.
-func (d *drain) try(u *entry.Unit) try {
+func (d *drain) try(u *entry.Unit, run attempt.Runner) try {
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
 	defer cancel()
 	begun := time.Now()
-	a := d.src.deliver(ctx, u)
+	a := d.src.deliver(ctx, u, run)
 	a.late, a.took = dberr.TimedOut(d.flight, ctx), time.Since(begun)
 	return a
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -43,9 +44,7 @@ type Job struct {
 
 	// clock is time.Now; a test has its own.
 	clock func() time.Time
-	// healed is the last order key that heal has checked.
-	healing sync.Mutex
-	healed  string
+	keys  order.Keys
 	// serving holds the data sources with a running round of Run.
 	serving sync.Map
 }
@@ -72,6 +71,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		sources: make(map[string]*source, len(targets)),
 		log:     cfg.Logger.WithField("job", cfg.Name),
 	}
+	j.keys = order.Keys{Storage: storage, Timeout: cfg.Lease, Logger: j.log}
 	j.control = newControl(storage, &cfg, j.log)
 	receipts := attempt.Receipts{
 		LogIdentity: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
@@ -94,7 +94,7 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	}
 	s, t := newShutdown(ctx, j.cfg.ShutdownTimeout), newTally(j)
 	defer s.end()
-	for j.heal(s.ctx) {
+	for j.keys.Heal(s.ctx) {
 	}
 	var all sync.WaitGroup
 	due, err := j.begin(s, &all)
@@ -163,7 +163,7 @@ func (j *Job) awaitTick(ctx context.Context) bool {
 // are not known to be reachable. It begins a round of each data source with work, unless the
 // last is still going.
 func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
-	j.heal(s.ctx)
+	j.keys.Heal(s.ctx)
 	due, err := j.begin(s, rounds)
 	if err != nil && s.ctx.Err() == nil {
 		j.log.WithError(err).Error("the round is not complete")

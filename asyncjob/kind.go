@@ -1,6 +1,10 @@
 package asyncjob
 
-import "time"
+import (
+	"time"
+
+	"github.com/bedsql/bed/internal/claim"
+)
 
 const (
 	// failsAt is the number of failures in a row from which a kind of unit counts as failing.
@@ -25,9 +29,9 @@ func (k *kindOfUnit) trusted(row int) bool {
 }
 
 // ended records the end of a unit; tried means after an attempt.
-func (k *kindOfUnit) ended(was kind, tried bool) {
+func (k *kindOfUnit) ended(was claim.Kind, tried bool) {
 	switch {
-	case was == delivered, was == parked: // which is answered as fast, and does not come again
+	case was == claim.Delivered, was == claim.Parked: // which is answered as fast, and does not come again
 		if !k.trusted(0) {
 			k.row = 0
 		}

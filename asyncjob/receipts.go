@@ -111,14 +111,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 			}
 		}
 		from = purgePoint{}
-		for _, at := range places {
-			for after, more := "", true; more && time.Now().Before(end); more = after != "" {
-				if after, err = attempt.PurgeOrder(ctx, dialect, conn, at, after, j.storage.Missing); err != nil {
-					return attempt.ReceiptRights(ctx, dialect, conn, at, err)
-				}
-			}
-		}
-		return j.purgeOrder(ctx, kept.Retention, end)
+		return j.keys.Purge(ctx, dialect, conn, places, end)
 	})
 	s.purgeEnded(from, err)
 	if erased > 0 && j.cfg.Bus.Listening() {
@@ -138,43 +131,4 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 		j.concerns.settled(s.receiptsKey())
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
 	}
-}
-
-// purgeOrder erases the log's rows of idle order keys.
-func (j *Job) purgeOrder(ctx context.Context, keep time.Duration, end time.Time) error {
-	log, ok := j.storage.(interface {
-		PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error)
-	})
-	for after, more := "", ok; more && time.Now().Before(end); more = after != "" {
-		var err error
-		if after, _, err = log.PurgeOrder(ctx, keep, after); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// heal frees units behind entries that were deleted by hand, for some order keys in each
-// round. It reports whether there are more.
-func (j *Job) heal(ctx context.Context) (more bool) {
-	log, ok := j.storage.(interface {
-		HealOrder(ctx context.Context, after string) (next string, healed int, err error)
-	})
-	if !ok {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, j.cfg.Lease)
-	defer cancel()
-	j.healing.Lock()
-	defer j.healing.Unlock()
-	next, healed, err := log.HealOrder(ctx, j.healed)
-	if err != nil {
-		j.log.WithError(err).Debug("order keys could not be looked at")
-		return false
-	}
-	j.healed = next
-	if healed > 0 {
-		j.log.WithField("order_keys", healed).Warn("the entry that others waited for was deleted from the log: what waited goes on")
-	}
-	return next != ""
 }

@@ -25,8 +25,8 @@ func (d *drain) removals() *removal.Batches {
 
 // leaving returns the delivered unit for its removal.
 func (u *claimed) leaving() *removal.Unit {
-	u.Delivered = !u.Compensating()
-	return &removal.Unit{Entry: u.Unit, Lease: u.lease, Certain: !u.InDoubt && !u.result.found, Ended: func(lost bool) {
+	u.Unit.Delivered = !u.result.Undone
+	return &removal.Unit{Entry: u.Unit, Lease: u.lease, Certain: !u.InDoubt && !u.result.Found, Ended: func(lost bool) {
 		if lost {
 			u.result = u.leaseLost()
 		}

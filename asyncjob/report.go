@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/bedsql/bed/internal/claim"
 )
 
 // Counts are the outcomes of the claimed units. Each unit is counted in exactly one of
@@ -37,14 +39,21 @@ type Counts struct {
 }
 
 // of returns the count of the units that became k.
-func (c *Counts) of(k kind) *int {
-	return [kinds]*int{lost: &c.Lost, delivered: &c.Delivered, failed: &c.Failed, parked: &c.Parked, pushedBack: &c.PushedBack, refused: &c.Refused}[k]
+func (c *Counts) of(k claim.Kind) *int {
+	return [...]*int{claim.Lost: &c.Lost, claim.Delivered: &c.Delivered, claim.Failed: &c.Failed, claim.Parked: &c.Parked, claim.PushedBack: &c.PushedBack, claim.Refused: &c.Refused}[k]
+}
+
+func (c *Counts) count(r claim.Result) {
+	*c.of(r.Kind)++
+	if r.Assumed {
+		c.Assumed++
+	}
 }
 
 func (c *Counts) add(o Counts) {
 	c.Claimed += o.Claimed
 	c.Assumed += o.Assumed
-	for k := range kinds {
+	for k := range claim.Open {
 		*c.of(k) += *o.of(k)
 	}
 }

@@ -191,7 +191,7 @@ type try struct {
 
 // deliver runs u once more. It does not run u again after a driver's ErrBadConn: some
 // drivers break its promise that nothing was sent.
-func (s *source) deliver(ctx context.Context, u *entry.Unit) try {
+func (s *source) deliver(ctx context.Context, u *entry.Unit, run attempt.Runner) try {
 	session, leave, err := s.session(u)
 	if err != nil {
 		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: dialect.Retryable}}
@@ -199,7 +199,7 @@ func (s *source) deliver(ctx context.Context, u *entry.Unit) try {
 	defer leave()
 	a := try{NoConn: true}
 	out, dialled := session.pool.On(ctx, false, func(conn driver.Conn) attempt.Outcome {
-		a = s.attempt(ctx, session, attempt.Bare(conn), u)
+		a = s.attempt(ctx, session, attempt.Bare(conn), u, run)
 		return a.Outcome
 	})
 	if !dialled {
@@ -215,9 +215,8 @@ func (s *source) deliver(ctx context.Context, u *entry.Unit) try {
 	return a
 }
 
-// attempt runs u on a connection. A unit that must not run again is decided by its receipt.
-// It does not trust entries, and rejects anything but DML before it runs a statement.
-func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit) try {
+// attempt runs u on a connection. It does not trust entries, and rejects anything but DML before it runs a statement.
+func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit, run attempt.Runner) try {
 	err := in.InSession(ctx, conn, u)
 	if err == nil && u.NotReplayable == "" {
 		if err = attempt.OnlyDML(ctx, in.Dialect, conn, u.Statements); errors.As(err, new(*attempt.NotOneDML)) {
@@ -227,27 +226,21 @@ func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *
 	if err != nil {
 		return try{NoConn: true, Outcome: attempt.Failed(in.Dialect, err, true)}
 	}
-	out, reached := in.Attempt(ctx, conn, u, func() attempt.Outcome { return s.replay(ctx, in, conn, u) })
+	out, reached := in.Attempt(ctx, conn, u, func() attempt.Outcome { return guarded(ctx, in, conn, u, run) })
 	if reached == target.Gone {
 		out.Err = errors.Unwrap(out.Err) // no operator need create it
 	}
 	return try{Outcome: out, NoConn: reached != target.Ran}
 }
 
-// replay turns a driver's panic into an unknown outcome.
-func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit) (out attempt.Outcome) {
+// guarded turns a driver's panic into an unknown outcome.
+func guarded(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit, run attempt.Runner) (out attempt.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
 			out = attempt.Outcome{Class: dialect.Unknown, Err: panicError{p}, ConnLost: true}
 		}
 	}()
-	if u.Undo != nil {
-		return attempt.Undo(ctx, in.Dialect, conn, u, in.Receipts)
-	}
-	if u.NotReplayable != "" {
-		return attempt.Void(ctx, in.Dialect, conn, u, in.Receipts)
-	}
-	return attempt.Replay(ctx, in.Dialect, conn, u, in.Receipts)
+	return run(ctx, in.Dialect, conn, u, in.Receipts)
 }
 
 // look looks up the receipt of u. It returns Found for a receipt of an earlier attempt, and

@@ -10,6 +10,9 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 )
 
+// Runner makes one attempt at a unit, as Replay, Void and Undo do.
+type Runner = func(context.Context, *dialect.Dialect, driver.Conn, *entry.Unit, Receipts) Outcome
+
 // Undo compensates a part of a group, as (*entry.Unit).Part returns it, in the session where it
 // was done. It inserts the receipt of the part's forward unit as void; then no attempt can apply
 // that unit. If the receipt exists, Undo makes it void and runs the part's statements, in one

@@ -291,6 +291,13 @@ func (l Lease) Over() bool {
 	return !now.Before(l.Deadline) || !now.Round(0).Before(l.Deadline.Round(0))
 }
 
+// Plain reports whether u has no order key and no group.
+func (u *Unit) Plain() bool { return len(u.Order) == 0 && !u.Grouped() }
+
+// Grouped reports whether u is a unit of a compensable group, its compensation, or waits for units
+// of its group.
+func (u *Unit) Grouped() bool { return u.Undo != nil || len(u.After) > 0 || u.Group() }
+
 // Group reports whether u is a forward unit of a compensable group. The group's compensation
 // has the id u.TransactionID.
 func (u *Unit) Group() bool {

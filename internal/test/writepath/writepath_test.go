@@ -50,6 +50,28 @@ func TestPlainInsertEntersNoFileOfAFeature(t *testing.T) {
 	}
 }
 
+// Nor does a plain unit that a job claims: only asyncjob/decorated.go knows the features.
+func TestJobMentionsFeaturesInOneFile(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join("..", "..", "..", "asyncjob", "*.go"))
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		name := filepath.Base(file)
+		if strings.HasSuffix(name, "_test.go") || slices.Contains([]string{"decorated.go", "doc.go", "report.go"}, name) {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if word := features.Find(text); word != nil {
+			t.Errorf("%s mentions %q", name, word)
+		}
+	}
+}
+
 // entered returns the files that one INSERT enters.
 func entered(t *testing.T, program, guarantee string) (files []string) {
 	t.Helper()
