@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -59,7 +60,7 @@ type seen struct {
 
 func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *control {
 	c := &control{
-		journal: journal.Of(storage), job: journal.NewID(), log: log, seen: map[string]seen{},
+		journal: logdb.Journal(storage), job: journal.NewID(), log: log, seen: map[string]seen{},
 		answerWithin: cfg.Lease, after: time.After,
 	}
 	host, err := os.Hostname()

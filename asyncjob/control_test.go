@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -30,9 +31,9 @@ func sqlLog(t *testing.T, db testdb.DB) *txlog.SQLStorage {
 // decide is an operator's decision for a data source.
 func decide(t *testing.T, s *txlog.SQLStorage, name string, paused bool, perSecond int) {
 	t.Helper()
-	statement, args, err := s.Journal().ControlStatement(name, &paused, &perSecond)
+	statement, args, err := logdb.Journal(s).ControlStatement(name, &paused, &perSecond)
 	must(t, err)
-	_, err = s.Journal().DB().ExecContext(t.Context(), statement, args...)
+	_, err = logdb.Journal(s).DB().ExecContext(t.Context(), statement, args...)
 	must(t, err)
 }
 
@@ -91,7 +92,7 @@ func TestPausedDataSourceIsStillProbed(t *testing.T) {
 			if r := runOnce(t, job); r.DataSources["orders"].Paused != want || r.Claimed != 0 || (r.DataSources["orders"].Unreachable == nil) != want {
 				t.Errorf("report: %v", r)
 			}
-			all, err := store.Journal().ReadSources(t.Context())
+			all, err := logdb.Journal(store).ReadSources(t.Context())
 			must(t, err)
 			told := false
 			for _, v := range all {
@@ -185,7 +186,7 @@ func TestOperatorsSeeLiveJobsAndReachableDataSources(t *testing.T) {
 		cfg.Name = "nightly"
 		job := newJob(t, store, Targets{"orders": orders.target(), "stock": (&fakeDB{}).target()}, cfg)
 		views := func() map[string]journal.View {
-			all, err := store.Journal().ReadSources(t.Context())
+			all, err := logdb.Journal(store).ReadSources(t.Context())
 			must(t, err)
 			m := map[string]journal.View{}
 			for _, v := range all {
@@ -244,7 +245,7 @@ func TestFailedAttemptsAndActivityAreRecorded(t *testing.T) {
 			runOnce(t, job)
 		}
 		for u, want := range map[*entry.Unit]string{bad: "async job retryable fake: busy", refused: "async job refused fake: no"} {
-			all, err := store.Journal().ReadAttempts(t.Context(), u.ID, 10)
+			all, err := logdb.Journal(store).ReadAttempts(t.Context(), u.ID, 10)
 			must(t, err)
 			if n := map[*entry.Unit]int{bad: 3, refused: 1}[u]; len(all) != n {
 				t.Fatalf("got %+v, want %d", all, n)
@@ -253,8 +254,8 @@ func TestFailedAttemptsAndActivityAreRecorded(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		must(t, store.Journal().Flush(t.Context()))
-		minutes, err := store.Journal().ReadActivity(t.Context(), time.Hour)
+		must(t, logdb.Journal(store).Flush(t.Context()))
+		minutes, err := logdb.Journal(store).ReadActivity(t.Context(), time.Hour)
 		must(t, err)
 		var sum journal.Counts
 		for _, m := range minutes {
@@ -372,7 +373,7 @@ func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
 	orders := &fakeDB{}
 	job := newJob(t, store, Targets{"orders": orders.target()}, brittle())
 	runOnce(t, job)
-	store.Journal().DB().SetMaxIdleConns(-1) // as after they were idle for long
+	logdb.Journal(store).DB().SetMaxIdleConns(-1) // as after they were idle for long
 	most := func(n int) {
 		_, err := admin.ExecContext(t.Context(), fmt.Sprintf("ALTER USER %s@'%%' WITH MAX_USER_CONNECTIONS %d", user, n))
 		must(t, err)

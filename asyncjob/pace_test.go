@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -134,14 +135,14 @@ func TestJobSeesOtherWritersOfADataSource(t *testing.T) {
 		if writing, jobs := asked(c); writing || jobs != 1 {
 			t.Errorf("nobody writes, and it is said %t, %d jobs", writing, jobs)
 		}
-		told(t, store.Journal(), "stock", 500)
-		told(t, store.Journal(), "orders", 1)
-		store.Journal().Tally("orders").Count(journal.AsyncJob, 500)
-		must(t, store.Journal().Flush(t.Context()))
+		told(t, logdb.Journal(store), "stock", 500)
+		told(t, logdb.Journal(store), "orders", 1)
+		logdb.Journal(store).Tally("orders").Count(journal.AsyncJob, 500)
+		must(t, logdb.Journal(store).Flush(t.Context()))
 		if writing, _ := asked(c); writing {
 			t.Error("a write now and then, and what jobs deliver, count as applications that write")
 		}
-		told(t, store.Journal(), "orders", busyWrites)
+		told(t, logdb.Journal(store), "orders", busyWrites)
 		if writing, _ := asked(c); !writing {
 			t.Error("applications write, and it is not noticed")
 		}
@@ -152,7 +153,7 @@ func TestJobSeesOtherWritersOfADataSource(t *testing.T) {
 			c.alive(t.Context(), time.Now())
 			c.see(t.Context(), "orders", nil)
 		}
-		told(t, store.Journal(), "orders", 60)
+		told(t, logdb.Journal(store), "orders", 60)
 		gone.leave()
 		if writing, jobs := asked(other); !writing || jobs != 2 {
 			t.Errorf("a job that has just come learns %t, %d jobs, want that applications write, and 2", writing, jobs)
@@ -168,7 +169,7 @@ func TestAJobYieldsToApplicationsThatWrite(t *testing.T) {
 			t.Parallel()
 			store := sqlLog(t, testdb.SQLite(t))
 			if writing {
-				told(t, store.Journal(), "orders", 100)
+				told(t, logdb.Journal(store), "orders", 100)
 			}
 			addMany(t, store, "orders", units)
 			var busy, most, begun atomic.Int64

@@ -19,6 +19,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/keyed"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
@@ -134,7 +135,7 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	}
 	c.guard = newGuard(&cfg, t.Dialect, log)
 	t.Dialect.Know()
-	journal.Of(cfg.Storage).TellOff(log.Warn, journal.Audit, journal.DataSources)
+	logdb.Journal(cfg.Storage).TellOff(log.Warn, journal.Audit, journal.DataSources)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
 		DataSource:              t.DataSource,

@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
@@ -59,30 +60,6 @@ func WithTx(tx DBTX) TxOption {
 			s.unusable = fmt.Errorf("bed: With needs an open local transaction, it was given a pool of connections (%T): begin one by BeginTx", tx)
 		}
 	}
-}
-
-// txLog is a log that can write entries as rows of an application's own local
-// transaction in the log's database: they commit with it, or not at all. txlog.SQLStorage
-// implements it.
-type txLog interface {
-	txlog.Storage
-	// AddWithin writes statement n (from 0) of u as a row of the transaction tx, and returns
-	// the number of u's statements in the transaction. A number other than n+1 means that a
-	// savepoint was rolled back: later statements are gone, and n was not written. The entry
-	// has no lease, belongs to u.Lease.Token, is due at once whatever its age (AtOnce), and is
-	// in doubt only if it leaves a receipt. With prove, the statement also checks that the
-	// transaction reaches this log; txlog.ErrLogElsewhere if not. After any other error n is not written,
-	// and the transaction is usable unless the database has ended it. Make one call at a time
-	// for each tx. ctx is passed to tx, and ends the wait for it. For a compensation
-	// (Unit.Undo), each call writes all its parts.
-	AddWithin(ctx context.Context, tx DBTX, u *entry.Unit, n int, prove bool) (there int, err error)
-	// NoteWithin rewrites the parts of the compensation u after AddWithin wrote a statement of
-	// it and a part was added. noted is false if tx no longer holds a statement of u.
-	NoteWithin(ctx context.Context, tx DBTX, u *entry.Unit) (noted bool, err error)
-	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a compensable group: it
-	// writes the Part of the statements, the Receipt and CompensateAfter. Or it makes u wait for the
-	// units in its After.
-	MarkWithin(ctx context.Context, tx DBTX, u *entry.Unit) error
 }
 
 // homeState is the known state of the transaction of WithTx. Only a wrapped driver's transaction
@@ -350,8 +327,8 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 
 // add records one write. The caller has the turn.
 func (h *home) add(ctx context.Context, w *stagedWrite) error {
-	log, ok := w.c.cfg.Storage.(txLog)
-	if !ok {
+	log := logdb.Of(w.c.cfg.Storage)
+	if log == nil {
 		return h.unwritten(w.c, txlog.ErrLogElsewhere)
 	}
 	own := scope{features: features{own: h}}.in(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/group"
+	"github.com/bedsql/bed/internal/logdb"
 )
 
 // errGroupGone reports that an unseen rollback to a savepoint removed the compensation.
@@ -59,7 +60,7 @@ func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 // noteGroup writes a write's changes to its group into the transaction, before the row of the
 // write. After an error the caller rolls the transaction back to before it. After errGroupGone the
 // caller tries again.
-func (h *home) noteGroup(ctx context.Context, log txLog, a *addition, w *stagedWrite) error {
+func (h *home) noteGroup(ctx context.Context, log logdb.SQL, a *addition, w *stagedWrite) error {
 	for _, u := range a.marked {
 		if u.part > 0 && h.looksAhead(u.c) {
 			if err := u.c.forceReceipts(ctx); err != nil {

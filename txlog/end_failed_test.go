@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -62,7 +63,7 @@ func TestLogConnectionWithRefusedRollbackIsNotReused(t *testing.T) {
 		mustAdd(t, s, u, unit("UPDATE b"))
 		refuse("ROLLBACK")
 		refused := errors.New("it must not be")
-		_, err := s.Decide(t.Context(), entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
+		_, err := logdb.Of(s).Decide(t.Context(), entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
 			func(_ entry.Decided, exec func(string, ...any) error) error {
 				if err := exec("DELETE FROM transaction_log WHERE id <> '" + u.ID + "'"); err != nil {
 					return err
@@ -120,7 +121,7 @@ func TestUnansweredEndOfALogTransactionHoldsNobody(t *testing.T) {
 				return errors.New("it looked again")
 			})
 			bounded("ROLLBACK", "Decide", func(ctx context.Context) error {
-				_, err := s.Decide(ctx, entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
+				_, err := logdb.Of(s).Decide(ctx, entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true },
 					func(entry.Decided, func(string, ...any) error) error { return errors.New("it must not be") })
 				return err
 			})
@@ -143,7 +144,7 @@ func TestPanicInALogTransactionLeavesItUsable(t *testing.T) {
 						t.Error("the panic is swallowed")
 					}
 				}()
-				_, _ = s.Decide(t.Context(), entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true }, func(_ entry.Decided, exec func(string, ...any) error) error {
+				_, _ = logdb.Of(s).Decide(t.Context(), entry.DecidePark, []string{u.ID}, func(*entry.Unit) bool { return true }, func(_ entry.Decided, exec func(string, ...any) error) error {
 					_ = exec("DELETE FROM transaction_log")
 					panic("of the driver")
 				})

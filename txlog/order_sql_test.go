@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -142,7 +143,7 @@ func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 		if err := s.Release(t.Context(), skipped, entry.Verdict{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Decide(t.Context(), entry.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
+		if _, err := logdb.Of(s).Decide(t.Context(), entry.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Remove(t.Context(), idle); err != nil {
@@ -169,11 +170,11 @@ func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 				}
 			}
 		}
-		if next, n, err := s.PurgeOrder(t.Context(), 3*keep, ""); next != "" || n != 0 || err != nil {
+		if next, n, err := logdb.Of(s).PurgeOrder(t.Context(), 3*keep, ""); next != "" || n != 0 || err != nil {
 			t.Errorf("before its time: %q, %d, %v", next, n, err)
 		}
 		there("idle", "busy", "skipped", "fresh")
-		if next, n, err := s.PurgeOrder(t.Context(), keep, ""); next != "" || n != 1 || err != nil {
+		if next, n, err := logdb.Of(s).PurgeOrder(t.Context(), keep, ""); next != "" || n != 1 || err != nil {
 			t.Errorf("got %q, %d, %v", next, n, err)
 		}
 		there("busy", "skipped", "fresh")
@@ -188,7 +189,7 @@ func TestIdleOrderKeysArePurgedAndGoOnBeyondTheirNumbers(t *testing.T) {
 		if err := s.Discard(t.Context(), skipped.ID); err != nil {
 			t.Fatal(err)
 		}
-		if _, n, err := s.PurgeOrder(t.Context(), keep, ""); n != 1 || err != nil {
+		if _, n, err := logdb.Of(s).PurgeOrder(t.Context(), keep, ""); n != 1 || err != nil {
 			t.Errorf("a key whose skipped entry is gone: %d, %v", n, err)
 		}
 		there("idle", "busy", "fresh")
@@ -220,10 +221,10 @@ func TestPurgedOrderKeyGoesOnBeyondItsNumberAfterTheClockWasSetBack(t *testing.T
 	if err := first.Remove(t.Context(), u); err != nil {
 		t.Fatal(err)
 	}
-	if _, n, err := at(now.Add(keep)).PurgeOrder(t.Context(), keep, ""); n != 0 || err != nil {
+	if _, n, err := logdb.Of(at(now.Add(keep))).PurgeOrder(t.Context(), keep, ""); n != 0 || err != nil {
 		t.Fatalf("when its retention just ends: %d, %v", n, err)
 	}
-	if _, n, err := at(now.Add(keep+time.Second)).PurgeOrder(t.Context(), keep, ""); n != 1 || err != nil {
+	if _, n, err := logdb.Of(at(now.Add(keep+time.Second))).PurgeOrder(t.Context(), keep, ""); n != 1 || err != nil {
 		t.Fatalf("after its retention: %d, %v", n, err)
 	}
 	again := keyed(1, "k")[0]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -29,7 +30,7 @@ func TestOrderKeyOfASkippedEntryIsNotPurged(t *testing.T) {
 		if err := s.Release(t.Context(), skipped, entry.Verdict{Park: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Decide(t.Context(), entry.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
+		if _, err := logdb.Of(s).Decide(t.Context(), entry.DecideSkip, []string{skipped.ID}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Remove(t.Context(), removed); err != nil {
@@ -38,7 +39,7 @@ func TestOrderKeyOfASkippedEntryIsNotPurged(t *testing.T) {
 		var purged int
 		for purged == 0 {
 			var err error
-			if _, purged, err = s.PurgeOrder(t.Context(), 0, ""); err != nil {
+			if _, purged, err = logdb.Of(s).PurgeOrder(t.Context(), 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -49,7 +49,7 @@ func unitsOf(ctx context.Context, q runner, k kind, ids []string) (all []*Unit, 
 
 // Get implements [Storage].
 func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
-	found, err := s.Units(ctx, []string{entry.HeadID(id)})
+	found, err := sqlLog{s}.Units(ctx, []string{entry.HeadID(id)})
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +59,7 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 	return found[0], nil
 }
 
-// Units reads the units with these ids, which are ids of first rows, in the order of their
-// ids. It omits units that are not in the log.
-func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
+func (s sqlLog) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !entry.IsHeadID(id) })
 	return s.units(ctx, "reading units", func(ctx context.Context) ([]*Unit, error) {
@@ -179,53 +177,26 @@ func (s *SQLStorage) Discard(ctx context.Context, id string) error {
 func (s *SQLStorage) decide(ctx context.Context, d entry.Decision, id string) error {
 	u, err := s.Get(ctx, id)
 	if err == nil {
-		_, err = s.Decide(ctx, d, []string{u.ID}, nil, nil)
+		_, err = sqlLog{s}.Decide(ctx, d, []string{u.ID}, nil, nil)
 	}
 	return err
 }
 
-// Decide carries out a decision for the units with these ids (of their first rows), in one
-// local transaction. With check, it changes only some of them. It skips missing units, units
-// in delivery and units protected by ErrGroup, and calls check for the others with their rows
-// locked. Without check, it changes all of them or none, with ErrNotFound, ErrLeased and
-// ErrGroup as in [Storage].Discard.
-//
-// also runs further statements in the same transaction before any change, and must insert a
-// row with a unique key. If COMMIT gets no answer, Decide repeats the decision: the row is
-// there if it was carried out. Without also, a missing unit proves that a DecideDiscard was
-// carried out. Decide returns ErrUnconfirmed if the outcome stays unknown.
-func (s *SQLStorage) Decide(ctx context.Context, d entry.Decision, ids []string, check func(*Unit) bool, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
+func (s sqlLog) Decide(ctx context.Context, d entry.Decision, ids []string, check func(*Unit) bool, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
 	return s.carryOut(ctx, decisions[d], ids, check, nil, also)
 }
 
-// Amend carries out an amendment for the unit with this id (of its first row), in one local
-// transaction, and leaves the unit parked. fits gets the locked unit and returns the reason
-// against the amendment, or nil. also and the errors are as for Decide.
-func (s *SQLStorage) Amend(ctx context.Context, id string, a entry.Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
-	as := map[string]entry.Amendment{id: a}
-	if err := storableAmendments(as); err != nil {
-		return err
-	}
-	locked := map[string]*Unit{}
-	known := func(u *Unit) error { locked[u.ID] = u; return fits(u) }
-	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(done entry.Decided, exec func(string, ...any) error) error {
-		if err := also(exec); err != nil {
-			return err
-		}
-		return s.amendRows(done.Changed, as, locked, exec)
-	})
-	return err
-}
-
-// AmendAll is Amend for several units, by their ids. It leaves alone the units that fits
-// rejects.
-func (s *SQLStorage) AmendAll(ctx context.Context, as map[string]entry.Amendment, fits func(*Unit) error, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
+func (s sqlLog) Amend(ctx context.Context, as map[string]entry.Amendment, some bool, fits func(*Unit) error, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
 	if err := storableAmendments(as); err != nil {
 		return entry.Decided{}, err
 	}
 	locked := map[string]*Unit{}
-	check := func(u *Unit) bool { locked[u.ID] = u; return fits(u) == nil }
-	return s.carryOut(ctx, decision{what: "amending", kind: parkRows}, slices.Collect(maps.Keys(as)), check, nil, func(done entry.Decided, exec func(string, ...any) error) error {
+	one := func(u *Unit) error { locked[u.ID] = u; return fits(u) }
+	var check func(*Unit) bool
+	if some {
+		check = func(u *Unit) bool { return one(u) == nil }
+	}
+	return s.carryOut(ctx, decision{what: "amending", kind: parkRows}, slices.Collect(maps.Keys(as)), check, one, func(done entry.Decided, exec func(string, ...any) error) error {
 		if err := also(done, exec); err != nil {
 			return err
 		}
@@ -454,11 +425,10 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 
 // Compensate implements [Storage].
 func (s *SQLStorage) Compensate(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
-	return s.CompensateAlso(ctx, id, lease, cause, nil)
+	return sqlLog{s}.CompensateAlso(ctx, id, lease, cause, nil)
 }
 
-// CompensateAlso is Compensate for an operator; also is as for Decide.
-func (s *SQLStorage) CompensateAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (k *Unit, err error) {
+func (s sqlLog) CompensateAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (k *Unit, err error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
@@ -602,18 +572,13 @@ func (s *SQLStorage) SetReceiptSchema(ctx context.Context, dataSource, schema st
 	})
 }
 
-// HealOrder frees the units behind an entry that is no longer in the log, because it was
-// deleted by hand or by a version without order keys. Each call checks some order keys after
-// the hash after. next is the hash to continue from, empty at the end. It leaves a locked
-// key for the next time.
-func (s *SQLStorage) HealOrder(ctx context.Context, after string) (next string, healed int, err error) {
+func (s sqlLog) HealOrder(ctx context.Context, after string) (next string, healed int, err error) {
 	err = s.do(ctx, "healing order keys", func(ctx context.Context) error {
-		healed = 0
-		var ids []string
-		var err error
-		if ids, next, err = s.orderKeys(ctx, after); err != nil {
+		ids, more, err := s.orderKeys(ctx, after)
+		if err != nil {
 			return err
 		}
+		next, healed = more, 0
 		stale, err := among(ctx, s.db, staleOrderKeys, ids)
 		if err != nil {
 			return err
@@ -648,18 +613,13 @@ func (s *SQLStorage) orderKeys(ctx context.Context, after string) (ids []string,
 	return ids, next, err
 }
 
-// PurgeOrder deletes the rows of order keys that are idle and have issued no number for
-// keep. Each call checks some order keys after the hash after. next is the hash to continue
-// from, empty at the end. A key that returns gets higher numbers than before, unless the
-// log's clock was set back by more than keep.
-func (s *SQLStorage) PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error) {
+func (s sqlLog) PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error) {
 	err = s.do(ctx, "purging order keys", func(ctx context.Context) error {
-		purged = 0
-		var ids []string
-		var err error
-		if ids, next, err = s.orderKeys(ctx, after); err != nil {
+		ids, more, err := s.orderKeys(ctx, after)
+		if err != nil {
 			return err
 		}
+		next, purged = more, 0
 		return chunks(ids, func(portion []any) error {
 			n, err := run(ctx, s.db, shape{kind: purgeOrderKeys, rows: len(portion)}, append(portion, entry.Millis(keep)*1000)...)
 			purged += int(n)

@@ -101,15 +101,8 @@ func (s *SQLStorage) queueOf(r *request) *groupcommit.Queue[content] {
 	return s.queue
 }
 
-// AddWithin is for bedsql.WithTx; package bedsql says what it does.
-func (s *SQLStorage) AddWithin(ctx context.Context, tx entry.DBTX, u *Unit, n int, prove bool) (there int, err error) {
-	if err := s.usable(); err != nil {
-		return 0, err
-	}
-	if err := validate(u, entry.MinLease, s.token); err != nil {
-		return 0, err
-	}
-	w, err := s.visit(ctx, tx)
+func (s sqlLog) AddWithin(ctx context.Context, tx entry.DBTX, u *Unit, n int, prove bool) (there int, err error) {
+	w, err := s.visit(ctx, tx, u)
 	if err != nil {
 		return n, err
 	}
@@ -118,7 +111,7 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx entry.DBTX, u *Unit, n in
 		return n, s.failed("adding unit "+u.ID, err)
 	}
 	issues := slices.ContainsFunc(u.Order, func(o entry.Order) bool { return o.Number == 0 })
-	there = n
+	there = n + 1
 	err = w.guarded(ctx, issues || prove && s.db.backend.Flavor == sqltext.Postgres, func() (err error) {
 		if issues {
 			if err := w.issue(ctx, u); err != nil {
@@ -157,25 +150,16 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx entry.DBTX, u *Unit, n in
 		return n, unstorable{s.failed("adding unit "+u.ID, err)}
 	case err != nil:
 		return n, s.failed("adding unit "+u.ID, err)
-	case n > 0:
-		return there, nil
 	}
-	return 1, nil
+	return there, nil
 }
 
 // errRolledBack reports that the application has rolled back a part of a unit in its
 // transaction.
 var errRolledBack = errors.New("a savepoint was rolled back")
 
-// NoteWithin is for bedsql.WithTx; package bedsql says what it does.
-func (s *SQLStorage) NoteWithin(ctx context.Context, tx entry.DBTX, u *Unit) (noted bool, err error) {
-	if err := s.usable(); err != nil {
-		return false, err
-	}
-	if err := validate(u, entry.MinLease, s.token); err != nil {
-		return false, err
-	}
-	w, err := s.visit(ctx, tx)
+func (s sqlLog) NoteWithin(ctx context.Context, tx entry.DBTX, u *Unit) (noted bool, err error) {
+	w, err := s.visit(ctx, tx, u)
 	if err != nil {
 		return false, err
 	}
@@ -186,15 +170,8 @@ func (s *SQLStorage) NoteWithin(ctx context.Context, tx entry.DBTX, u *Unit) (no
 	return n > 0 && err == nil, s.failed("adding a part to group "+u.ID, err)
 }
 
-// MarkWithin is for bedsql.WithTx; package bedsql says what it does.
-func (s *SQLStorage) MarkWithin(ctx context.Context, tx entry.DBTX, u *Unit) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
-	if err := validate(u, entry.MinLease, s.token); err != nil {
-		return err
-	}
-	w, err := s.visit(ctx, tx)
+func (s sqlLog) MarkWithin(ctx context.Context, tx entry.DBTX, u *Unit) error {
+	w, err := s.visit(ctx, tx, u)
 	if err != nil {
 		return err
 	}
@@ -208,8 +185,11 @@ func (s *SQLStorage) MarkWithin(ctx context.Context, tx entry.DBTX, u *Unit) err
 	return nil
 }
 
-// visit prepares writing into tx.
-func (s *SQLStorage) visit(ctx context.Context, tx entry.DBTX) (w visitor, err error) {
+// visit prepares writing u into tx.
+func (s *SQLStorage) visit(ctx context.Context, tx entry.DBTX, u *Unit) (w visitor, err error) {
+	if err := cmp.Or(s.usable(), validate(u, entry.MinLease, s.token)); err != nil {
+		return w, err
+	}
 	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == sqltext.MySQL && s.writer.returning}
 	if w.schema, err = schemaOf(ctx, s.db); err != nil {
 		return w, s.failed("finding its own schema", err)

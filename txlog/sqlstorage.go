@@ -173,14 +173,22 @@ func (s *SQLStorage) Identity() string {
 	return s.identity
 }
 
-// Journal is for bed's other packages. It holds operators' data beside the log, in tables of
-// the same database. nil for a closed storage.
-func (s *SQLStorage) Journal() *journal.Journal {
-	if s == nil {
+// sqlLog implements [logdb.SQL], out of applications' sight.
+type sqlLog struct{ *SQLStorage }
+
+// inside returns s for bed's own packages. A storage that embeds s has this method, too.
+func (s *SQLStorage) inside() *SQLStorage { return s }
+
+func init() {
+	logdb.Of = func(storage any) logdb.SQL {
+		if s, ok := storage.(interface{ inside() *SQLStorage }); ok && s.inside() != nil {
+			return sqlLog{s.inside()}
+		}
 		return nil
 	}
-	return s.journal
 }
+
+func (s sqlLog) Journal() *journal.Journal { return s.journal }
 
 // name is the log's name in errors.
 func (s *SQLStorage) name() string {

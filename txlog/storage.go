@@ -32,8 +32,9 @@ var (
 	// ErrLeased is returned by Retry and Discard for a unit that is being delivered at this
 	// moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
-	// ErrUnstorable is matched by an error of Add, and of AddWithin, for units that this
-	// log can never store: a unit exceeds a limit, which the error names, or is malformed.
+	// ErrUnstorable is matched by an error of Add, and of a write in bedsql.WithTx, for units
+	// that this log can never store: a unit exceeds a limit, which the error names, or is
+	// malformed.
 	ErrUnstorable = errors.New("txlog: the log can never take the entry")
 	// ErrClosed is returned by every method of a storage that was closed or never opened.
 	ErrClosed = errors.New("txlog: the storage is closed")
@@ -42,11 +43,11 @@ var (
 	// ErrGroup is returned for an attempt to discard, park or amend a single unit of a
 	// compensable group: the group would end neither completed nor compensated.
 	ErrGroup = errors.New("txlog: the entry belongs to a compensable group: compensate the whole group (bed-job compensate), or retry the entry")
-	// ErrNotFirst is wrapped by the error of DecideSkip for a unit that is under no order key,
-	// or is not the first one under any.
+	// ErrNotFirst is wrapped by the error of skipping a unit that is under no order key, or is
+	// not the first one under any.
 	ErrNotFirst = errors.New("txlog: the entry is not the first one under an order key")
-	// ErrLogElsewhere is wrapped by the error of AddWithin if the transaction's session does not
-	// reach this log: it is on another server, sees another log or none, or has no right to
+	// ErrLogElsewhere is wrapped by the error of a write in bedsql.WithTx if the transaction's
+	// session does not reach this log: it is on another server, sees another log or none, or has no right to
 	// write there. Nothing was written, and the transaction goes on.
 	ErrLogElsewhere = errors.New("txlog: the transaction does not reach this log")
 )
@@ -75,7 +76,7 @@ type Storage interface {
 	// repetition counts as removed before its Lease.Deadline; without a deadline it never does.
 	Remove(ctx context.Context, units ...*Unit) error
 	// Renew extends the leases to lease from now and moves their deadlines. It also gives a
-	// lease to a unit that only has a token (AddWithin). The stored units are marked in doubt. It
+	// lease to a unit that only has a token (bedsql.WithTx). The stored units are marked in doubt. It
 	// returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
 	// Locate sets the unit's Place and Session, here, in the store and in its group's

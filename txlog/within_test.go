@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/txlog"
 
 	_ "github.com/bedsql/bed/bedsql/sqlite"
@@ -52,7 +53,7 @@ func TestAnEntrysErrorSaysThatTheTransactionIsGone(t *testing.T) {
 		u := &entry.Unit{ID: entry.NewID(), DataSource: "shop", Statements: []entry.Statement{{SQL: "DELETE FROM t"}},
 			Order: []entry.Order{{Key: entry.OrderPrefix + "k"}}}
 		u.TransactionID = u.ID
-		_, err := log.AddWithin(ctx, doomedTx{at}, u, 0, false)
+		_, err := logdb.Of(log).AddWithin(ctx, doomedTx{at}, u, 0, false)
 		if !errors.Is(err, errHeld) || !errors.Is(err, errDoomed) || !strings.Contains(err.Error(), "; roll back, ") {
 			t.Errorf("after a %s that failed: %v", at, err)
 		}

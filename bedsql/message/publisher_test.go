@@ -22,6 +22,7 @@ import (
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -417,7 +418,7 @@ func TestSkippedMessageIsPublishedLateWhenItIsRetried(t *testing.T) {
 		t.Fatalf("Publish: %v", err)
 	}
 	pendingBehind(t, p.Publish(key, "orders", text("two")))
-	_, err := storage.Decide(t.Context(), entry.DecideSkip, []string{first.UUID}, nil, nil)
+	_, err := logdb.Of(storage).Decide(t.Context(), entry.DecideSkip, []string{first.UUID}, nil, nil)
 	must(t, err)
 	b.set(nil, false)
 	round(t, storage, b)

@@ -17,6 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -77,7 +78,7 @@ func New(cfg Config) *Deliverer {
 	d := &Deliverer{Config: cfg, leases: lease.NewRenewer(cfg.Storage, cfg.Lease)}
 	d.reports.cfg = &d.Config
 	if cfg.DataSource != "" {
-		d.tally = journal.Of(cfg.Storage).Tally(cfg.DataSource)
+		d.tally = logdb.Journal(cfg.Storage).Tally(cfg.DataSource)
 	}
 	d.Removals = removal.NewQueue(context.Background(), removal.Config{
 		Storage: cfg.Storage, Timeout: cfg.LogTimeout,

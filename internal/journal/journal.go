@@ -237,21 +237,6 @@ func text(s string, most int) string {
 	return s
 }
 
-// Of returns the journal of a storage, or of a storage that it wraps (by a method Unwrap
-// that returns another S); nil without one.
-func Of[S any](storage S) *Journal {
-	for {
-		if keeps, ok := any(storage).(interface{ Journal() *Journal }); ok {
-			return keeps.Journal()
-		}
-		wrapper, ok := any(storage).(interface{ Unwrap() S })
-		if !ok {
-			return nil
-		}
-		storage = wrapper.Unwrap()
-	}
-}
-
 // Attempt is a failed attempt to deliver a unit.
 type Attempt struct {
 	// At is the end of the attempt: on this process's clock in AddAttempts, on the log's in

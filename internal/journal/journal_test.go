@@ -13,6 +13,7 @@ import (
 	_ "github.com/bedsql/bed/bedsql/sqlite"   // …
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -48,7 +49,7 @@ func TestFailedAttemptsAreKeptWithTheirEntry(t *testing.T) {
 			{At: now.Add(-time.Hour), Origin: "caller", Class: "unknown", Err: "it broke\x00 \xff"},
 			{At: now, Origin: "sync retry", Class: "retryable", Err: strings.Repeat("ä", 10_000)},
 		}}))
-		all, err := s.Journal().ReadAttempts(t.Context(), u.ID, 100)
+		all, err := logdb.Journal(s).ReadAttempts(t.Context(), u.ID, 100)
 		must(t, err)
 		if len(all) != 2 || all[0].Origin != "sync retry" || all[0].Class != "retryable" || len(all[0].Err) > 8<<10 || all[1].Origin != "caller" || all[1].Err != "it broke\uFFFD \uFFFD" {
 			t.Fatalf("got %.300v", all)
@@ -56,7 +57,7 @@ func TestFailedAttemptsAreKeptWithTheirEntry(t *testing.T) {
 		if d := all[0].At.Sub(all[1].At); d < 59*time.Minute || d > 61*time.Minute {
 			t.Errorf("the attempts are %v apart, want an hour", d)
 		}
-		if one, err := s.Journal().ReadAttempts(t.Context(), u.ID, 1); err != nil || len(one) != 1 || one[0].Origin != "sync retry" {
+		if one, err := logdb.Journal(s).ReadAttempts(t.Context(), u.ID, 1); err != nil || len(one) != 1 || one[0].Origin != "sync retry" {
 			t.Errorf("got %v, %v, want the newest", one, err)
 		}
 	})
@@ -75,27 +76,27 @@ func TestWritesDoNotDependOnOperatorTables(t *testing.T) {
 			}
 			if !create {
 				s = open(t, db, txlog.WithoutCreate())
-				if off := s.Journal().Off(); len(off) != len(journal.Tables) {
+				if off := logdb.Journal(s).Off(); len(off) != len(journal.Tables) {
 					t.Errorf("off are %v, want all", off)
 				}
 			}
 			u, v := unit(), unit()
-			tally := s.Journal().Tally("orders")
+			tally := logdb.Journal(s).Tally("orders")
 			tally.Count(journal.Pending, 1)
 			must(t, s.Add(t.Context(), time.Minute, u, v))
 			must(t, s.Release(t.Context(), u, entry.Verdict{Attempts: []journal.Attempt{{Err: "no"}}}))
 			must(t, s.Remove(t.Context(), v))
-			_ = s.Journal().Flush(t.Context())
-			_ = s.Journal().Purge(t.Context())
-			_ = s.Journal().Beat(t.Context(), "job", "job", time.Minute)
-			if off := s.Journal().Off(); off[journal.Attempts] == nil {
+			_ = logdb.Journal(s).Flush(t.Context())
+			_ = logdb.Journal(s).Purge(t.Context())
+			_ = logdb.Journal(s).Beat(t.Context(), "job", "job", time.Minute)
+			if off := logdb.Journal(s).Off(); off[journal.Attempts] == nil {
 				t.Errorf("off are %v, want %s among them", off, journal.Attempts)
 			}
 			var told []string
 			for range 3 {
-				s.Journal().TellOff(func(args ...any) { told = append(told, fmt.Sprint(args...)) })
+				logdb.Journal(s).TellOff(func(args ...any) { told = append(told, fmt.Sprint(args...)) })
 			}
-			off := s.Journal().Off()
+			off := logdb.Journal(s).Off()
 			if len(told) != len(off) {
 				t.Errorf("it was said %q of %d tables", told, len(off))
 			}
@@ -105,7 +106,7 @@ func TestWritesDoNotDependOnOperatorTables(t *testing.T) {
 				}
 			}
 			// An older log gets them at the next opening.
-			if off := open(t, db).Journal().Off(); len(off) > 0 {
+			if off := logdb.Journal(open(t, db)).Off(); len(off) > 0 {
 				t.Errorf("off are %v after another opening", off)
 			}
 		}
@@ -131,13 +132,13 @@ func TestMissingRightsOnOperatorTablesStopNoWrite(t *testing.T) {
 	low := db
 	low.DSN = strings.Replace(db.DSN, "root@", name+":x@", 1)
 	s := open(t, low)
-	if off := s.Journal().Off(); len(off) != 3 || off[journal.Attempts] != nil {
+	if off := logdb.Journal(s).Off(); len(off) != 3 || off[journal.Attempts] != nil {
 		t.Errorf("off are %v", off)
 	}
 	u := unit()
 	must(t, s.Add(t.Context(), time.Minute, u))
 	must(t, s.Release(t.Context(), u, entry.Verdict{Attempts: []journal.Attempt{{Err: "no"}}}))
-	if off := s.Journal().Off(); off[journal.Attempts] == nil {
+	if off := logdb.Journal(s).Off(); off[journal.Attempts] == nil {
 		t.Errorf("off are %v, want the attempts too", off)
 	}
 }
@@ -153,20 +154,20 @@ func TestWhatProcessesCountIsAddedUp(t *testing.T) {
 				for range 5 {
 					for range each / 5 {
 						for _, name := range []string{"orders", "users"} {
-							s.Journal().Tally(name).Count(journal.AtOnce, 1)
-							s.Journal().Tally(name).Count(journal.Refused, 2)
+							logdb.Journal(s).Tally(name).Count(journal.AtOnce, 1)
+							logdb.Journal(s).Tally(name).Count(journal.Refused, 2)
 						}
 					}
-					if err := s.Journal().Flush(context.Background()); err != nil {
+					if err := logdb.Journal(s).Flush(context.Background()); err != nil {
 						t.Error(err)
 					}
 				}
-				s.Journal().Tally("orders").Count(journal.AsyncJob, 7) // written by Close
+				logdb.Journal(s).Tally("orders").Count(journal.AsyncJob, 7) // written by Close
 				_ = s.Close()
 			})
 		}
 		all.Wait()
-		minutes, err := open(t, db).Journal().ReadActivity(t.Context(), time.Hour)
+		minutes, err := logdb.Journal(open(t, db)).ReadActivity(t.Context(), time.Hour)
 		must(t, err)
 		sum := map[string]journal.Counts{}
 		for _, m := range minutes {
@@ -186,8 +187,8 @@ func TestWhatProcessesCountIsAddedUp(t *testing.T) {
 			t.Errorf("%d rows for two data sources", len(minutes))
 		}
 		off := open(t, db, txlog.WithoutActivity())
-		off.Journal().Tally("orders").Count(journal.AtOnce, 1)
-		if off.Journal().Tally("orders") != nil {
+		logdb.Journal(off).Tally("orders").Count(journal.AtOnce, 1)
+		if logdb.Journal(off).Tally("orders") != nil {
 			t.Error("it counts although that is switched off")
 		}
 	})
@@ -198,7 +199,7 @@ func TestJobsTogetherTakeNoMoreThanTheLimit(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		const limit = 200
 		first := open(t, db)
-		j := first.Journal()
+		j := logdb.Journal(first)
 		n, _, c, err := j.Reserve(t.Context(), "orders", 50)
 		must(t, err)
 		if n != 50 || c != (journal.Control{}) {
@@ -227,7 +228,7 @@ func TestJobsTogetherTakeNoMoreThanTheLimit(t *testing.T) {
 		for _, s := range logs {
 			all.Go(func() {
 				for time.Since(start) < time.Second {
-					n, wait, _, err := s.Journal().Reserve(context.Background(), "orders", 50)
+					n, wait, _, err := logdb.Journal(s).Reserve(context.Background(), "orders", 50)
 					if err != nil {
 						t.Error(err)
 						return
@@ -249,7 +250,7 @@ func TestJobsTogetherTakeNoMoreThanTheLimit(t *testing.T) {
 func TestWhatJobsTellIsRead(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		j := open(t, db).Journal()
+		j := logdb.Journal(open(t, db))
 		must(t, j.Beat(t.Context(), "a", "job@host", time.Minute))
 		must(t, j.Beat(t.Context(), "b", "job@other", -time.Minute))
 		must(t, j.See(t.Context(), "orders", "a", "job@host", ""))
@@ -272,7 +273,7 @@ func TestWhatJobsTellIsRead(t *testing.T) {
 func TestTheAuditIsReadBackwardsPageByPage(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		j := open(t, db).Journal()
+		j := logdb.Journal(open(t, db))
 		var want []string
 		for i := range 5 {
 			id := journal.NewID()
@@ -305,7 +306,7 @@ func TestOldRecordsArePurgedAndNeededOnesStay(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
-		j, old := s.Journal(), time.Now().Add(-8*24*time.Hour)
+		j, old := logdb.Journal(s), time.Now().Add(-8*24*time.Hour)
 		there, gone := unit(), unit()
 		must(t, s.Add(t.Context(), time.Minute, there))
 		for _, u := range []*entry.Unit{there, gone} {
@@ -341,16 +342,16 @@ func TestATableThatIsMadeLaterIsUsed(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
-		s.Journal().AskAgainAfter(0)
+		logdb.Journal(s).AskAgainAfter(0)
 		pool := db.Open(t)
 		_, err := pool.ExecContext(t.Context(), "DROP TABLE bed_data_source")
 		must(t, err)
-		if err := s.Journal().Beat(t.Context(), "job", "job", time.Minute); err == nil || s.Journal().Off()[journal.DataSources] == nil {
-			t.Errorf("without its table: %v, off are %v", err, s.Journal().Off())
+		if err := logdb.Journal(s).Beat(t.Context(), "job", "job", time.Minute); err == nil || logdb.Journal(s).Off()[journal.DataSources] == nil {
+			t.Errorf("without its table: %v, off are %v", err, logdb.Journal(s).Off())
 		}
 		open(t, db) // makes it
-		must(t, s.Journal().Beat(t.Context(), "job", "job", time.Minute))
-		if off := s.Journal().Off(); len(off) > 0 {
+		must(t, logdb.Journal(s).Beat(t.Context(), "job", "job", time.Minute))
+		if off := logdb.Journal(s).Off(); len(off) > 0 {
 			t.Errorf("off are %v", off)
 		}
 	})

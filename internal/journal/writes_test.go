@@ -15,6 +15,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -69,7 +70,7 @@ func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 		if !errors.As(err, &pending) {
 			t.Fatalf("got %v, want that it is pending", err)
 		}
-		attempts, err := log.Journal().ReadAttempts(t.Context(), pending.EntryID, 10)
+		attempts, err := logdb.Journal(log).ReadAttempts(t.Context(), pending.EntryID, 10)
 		must(t, err)
 		var got []string
 		for _, a := range attempts {
@@ -114,12 +115,12 @@ func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 		if len(parked) != 1 {
 			t.Fatalf("%d are parked", len(parked))
 		}
-		if all, err := log.Journal().ReadAttempts(t.Context(), parked[0].ID, 10); err != nil || len(all) != 1 || all[0].Class != "duplicate key" {
+		if all, err := logdb.Journal(log).ReadAttempts(t.Context(), parked[0].ID, 10); err != nil || len(all) != 1 || all[0].Class != "duplicate key" {
 			t.Errorf("the attempts are %+v, %v", all, err)
 		}
 
-		must(t, log.Journal().Flush(t.Context()))
-		minutes, err := log.Journal().ReadActivity(t.Context(), time.Hour)
+		must(t, logdb.Journal(log).Flush(t.Context()))
+		minutes, err := logdb.Journal(log).ReadActivity(t.Context(), time.Hour)
 		must(t, err)
 		var sum journal.Counts
 		for _, m := range minutes {
@@ -150,7 +151,7 @@ func BenchmarkCount(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer log.Close()
-	tally := log.Journal().Tally("orders")
+	tally := logdb.Journal(log).Tally("orders")
 	b.SetParallelism(32)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

@@ -96,7 +96,7 @@ func (s *Store) decide(ctx context.Context, d entry.Decision, ids []string, chec
 		return entry.Decided{}, noTables(err)
 	}
 	id := journal.NewID() // of the record, which tells a repetition that it was made
-	return s.log.Decide(ctx, d, ids, check, func(done entry.Decided, exec func(string, ...any) error) error {
+	return s.sql.Decide(ctx, d, ids, check, func(done entry.Decided, exec func(string, ...any) error) error {
 		r, err := record(done)
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func (s *Store) Compensate(ctx context.Context, id string, by By) (*Compensated,
 	if err != nil {
 		return nil, noTables(err)
 	}
-	k, err := s.log.CompensateAlso(ctx, id, 0, "compensated by an operator: "+by.Reason, func(exec func(string, ...any) error) error {
+	k, err := s.sql.CompensateAlso(ctx, id, 0, "compensated by an operator: "+by.Reason, func(exec func(string, ...any) error) error {
 		return s.fault(exec(statement, args...))
 	})
 	if err != nil {
@@ -247,7 +247,7 @@ func (s *Store) Control(ctx context.Context, a Action, dataSource string, perSec
 	if err != nil {
 		return noTables(err)
 	}
-	_, err = s.log.Decide(ctx, 0, nil, nil, func(_ entry.Decided, exec func(string, ...any) error) error {
+	_, err = s.sql.Decide(ctx, 0, nil, nil, func(_ entry.Decided, exec func(string, ...any) error) error {
 		if err := exec(audit, auditArgs...); err != nil {
 			return s.fault(err)
 		}

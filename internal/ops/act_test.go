@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -239,7 +240,7 @@ func TestNothingIsDoneWithoutAnAudit(t *testing.T) {
 		if got := r.get(t, u.ID); !got.Parked {
 			t.Errorf("got %+v", got)
 		}
-		if _, _, c, err := r.log.Journal().Reserve(t.Context(), "orders", 0); c.Paused || err != nil {
+		if _, _, c, err := logdb.Journal(r.log).Reserve(t.Context(), "orders", 0); c.Paused || err != nil {
 			t.Errorf("got %+v, %v", c, err)
 		}
 		again, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithoutCreate())

@@ -132,7 +132,8 @@ func (s *Store) amend(ctx context.Context, u *entry.Unit, to entry.Amendment, r 
 		return noTables(err)
 	}
 	return s.answer(ctx, func(ctx context.Context) error {
-		return s.log.Amend(ctx, u.ID, to, same(u), func(exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
+		_, err := s.sql.Amend(ctx, map[string]entry.Amendment{u.ID: to}, false, same(u), func(_ entry.Decided, exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
+		return err
 	})
 }
 

@@ -88,7 +88,7 @@ func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By
 	id := journal.NewID() // of the record, which tells a repetition that it was made
 	before := out.Done
 	err = s.answer(ctx, func(ctx context.Context) error {
-		done, err := s.log.AmendAll(ctx, as, func(u *entry.Unit) error { return same(units[u.ID])(u) }, func(done entry.Decided, exec func(string, ...any) error) error {
+		done, err := s.sql.Amend(ctx, as, true, func(u *entry.Unit) error { return same(units[u.ID])(u) }, func(done entry.Decided, exec func(string, ...any) error) error {
 			done.Gone, done.Left = before.Gone+done.Gone, before.Left+done.Left
 			r, err := by.amended(sel, a, all, done)
 			if err != nil {
@@ -131,7 +131,7 @@ func (s *Store) toAmend(ctx context.Context, sel *Selection, a Amendment, out *A
 		return nil, err
 	}
 	var units []*entry.Unit
-	if err := s.answer(ctx, func(ctx context.Context) (err error) { units, err = s.log.Units(ctx, sel.IDs); return err }); err != nil {
+	if err := s.answer(ctx, func(ctx context.Context) (err error) { units, err = s.sql.Units(ctx, sel.IDs); return err }); err != nil {
 		return nil, err
 	}
 	out.Gone = len(sel.IDs) - len(units)

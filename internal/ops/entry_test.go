@@ -11,6 +11,7 @@ import (
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -73,7 +74,7 @@ func TestEntryShowsAttemptsTransactionAndNextStep(t *testing.T) {
 		}
 		wantAudit(t, r, "ann reveal "+u.ID+" 0 because")
 
-		j, next := r.log.Journal(), func(want ops.Next) {
+		j, next := logdb.Journal(r.log), func(want ops.Next) {
 			t.Helper()
 			d, err := r.Entry(t.Context(), u.ID)
 			must(t, err)

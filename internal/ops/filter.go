@@ -159,7 +159,7 @@ func (s *Store) Entries(ctx context.Context, f Filter, p Page) (*Entries, error)
 	if err != nil {
 		return nil, err
 	}
-	units, err := s.log.Units(ctx, found.ids)
+	units, err := s.sql.Units(ctx, found.ids)
 	if err != nil {
 		return nil, err
 	}

@@ -324,7 +324,7 @@ func (s *Store) unitsOf(ctx context.Context, f *Filter, rows where, limit int, e
 	}
 	ids = heads(ids)
 	for portion := range slices.Chunk(ids, judgedAtOnce) {
-		units, err := s.log.Units(ctx, portion)
+		units, err := s.sql.Units(ctx, portion)
 		if err != nil {
 			return found{}, err
 		}

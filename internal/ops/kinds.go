@@ -200,7 +200,7 @@ func (s *Store) masked(ctx context.Context, alike kinds) (kinds, error) {
 		byFirst[t.Oldest] = t
 	}
 	for portion := range slices.Chunk(slices.Sorted(maps.Keys(byFirst)), judgedAtOnce) {
-		units, err := s.log.Units(ctx, portion)
+		units, err := s.sql.Units(ctx, portion)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -60,7 +61,7 @@ func TestDecisionWithUnansweredCommitIsReportedDone(t *testing.T) {
 				if all := r.list(t, ops.Filter{}, 0); len(all) != 0 {
 					t.Errorf("%s: left are %v", c.what, all)
 				}
-				if _, _, paused, err := r.log.Journal().Reserve(t.Context(), "orders", 0); err != nil || !paused.Paused {
+				if _, _, paused, err := logdb.Journal(r.log).Reserve(t.Context(), "orders", 0); err != nil || !paused.Paused {
 					t.Errorf("%s: got %+v, %v", c.what, paused, err)
 				}
 				audit, err := r.Audit(t.Context(), ops.Page{})

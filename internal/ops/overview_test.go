@@ -9,6 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -24,7 +25,7 @@ func TestTheOverviewTellsHowEachDataSourceIs(t *testing.T) {
 		}
 		parked := r.park(t, r.write(t, "orders", "UPDATE a"), "no")
 		r.park(t, r.write(t, "users", "UPDATE a", "UPDATE b"), "no")
-		j := r.log.Journal()
+		j := logdb.Journal(r.log)
 		must(t, j.Beat(t.Context(), "a", "job on a", time.Minute))
 		must(t, j.Beat(t.Context(), "b", "job on b", time.Minute))
 		must(t, j.Beat(t.Context(), "c", "job on c", -time.Minute))
@@ -79,7 +80,7 @@ func TestTheOverviewTellsHowEachDataSourceIs(t *testing.T) {
 func TestRatesCoverTheLastMinutes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
-	tx, err := r.log.Journal().DB().BeginTx(t.Context(), nil)
+	tx, err := logdb.Journal(r.log).DB().BeginTx(t.Context(), nil)
 	must(t, err)
 	now := time.Now().Truncate(time.Minute)
 	const minutes, inOneInsert = 7 * 24 * 60, 60

@@ -21,6 +21,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -234,7 +235,7 @@ func (r *rightsRig) use(t *testing.T, name string) (err error) {
 	must(t, err)
 	u.target.DataSource = "target"
 	uses[name](r, u)
-	for table, err := range u.storage.Journal().Off() {
+	for table, err := range logdb.Journal(u.storage).Off() {
 		if table != journal.Audit && (name != "application" || table != journal.DataSources) {
 			u.try("keep the journal", err)
 		}
@@ -296,8 +297,8 @@ func (r *rightsRig) application(u *useOf) {
 	state, err := bedsql.Status(ctx, u.storage, discarded.ID)
 	u.want(fmt.Sprintf("what was discarded is %v, %v", state, err), state == entry.StateDiscarded)
 	for range 2 { // the second time the minute's row is there
-		u.storage.Journal().Tally("target").Count(journal.AtOnce, 1)
-		u.try("count", u.storage.Journal().Flush(ctx))
+		logdb.Journal(u.storage).Tally("target").Count(journal.AtOnce, 1)
+		u.try("count", logdb.Journal(u.storage).Flush(ctx))
 	}
 	u.try("close", app.Close())
 	var receipts int
@@ -315,8 +316,8 @@ func (r *rightsRig) job(u *useOf) {
 		"INSERT INTO bed_order (id, log_id, last, keep_until) VALUES ('order-idle', '"+u.storage.Identity()+"', 1, 0)")
 	r.exec(u.t, r.logDB, "INSERT INTO bed_order_key (id, last, head, waiting) VALUES ('order-idle', 1, '', 0)",
 		"INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, last_error, heartbeat, alive_until) VALUES ('target', '', '', 0, 1000, "+clock+" * 1000, 0, 0, NULL, 0, 0)")
-	u.storage.Journal().Tally("target").Count(journal.AtOnce, 1)
-	u.try("count", u.storage.Journal().Flush(ctx))
+	logdb.Journal(u.storage).Tally("target").Count(journal.AtOnce, 1)
+	u.try("count", logdb.Journal(u.storage).Flush(ctx))
 
 	job, err := asyncjob.New(u.storage, asyncjob.Targets{"target": u.target}, asyncjob.Config{Logger: u.logger, MaxDeliveryTryDelay: asyncjob.NoDelay, Lease: time.Second})
 	u.try("make the job", err)

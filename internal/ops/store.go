@@ -9,6 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -72,6 +73,7 @@ func (c *Config) complete() {
 // for concurrent use.
 type Store struct {
 	log     *txlog.SQLStorage
+	sql     logdb.SQL
 	journal *journal.Journal
 	db      *sql.DB
 	d       sqltext.Flavor
@@ -101,11 +103,11 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 		return nil, errors.New("ops: log is nil: open it with txlog.Open")
 	}
 	cfg.complete()
-	j := log.Journal()
+	j := logdb.Journal(log)
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	return &Store{log, j, j.DB(), j.Flavor, cfg, wholeRows, searchFor}, nil
+	return &Store{log, logdb.Of(log), j, j.DB(), j.Flavor, cfg, wholeRows, searchFor}, nil
 }
 
 // By names the operator and the reason.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -24,17 +25,11 @@ type Keys struct {
 	healed string // the last key that Heal has checked
 }
 
-// keeper is a log that keeps order keys in a table.
-type keeper interface {
-	HealOrder(ctx context.Context, after string) (next string, healed int, err error)
-	PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error)
-}
-
 // Heal frees units behind entries that were deleted by hand, for some order keys at a time. It
 // reports whether there are more.
 func (k *Keys) Heal(ctx context.Context) (more bool) {
-	log, ok := k.Storage.(keeper)
-	if !ok {
+	log := logdb.Of(k.Storage)
+	if log == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.Timeout)
@@ -64,8 +59,8 @@ func (k *Keys) Purge(ctx context.Context, d *dialect.Dialect, conn driver.Conn, 
 			}
 		}
 	}
-	log, ok := k.Storage.(keeper)
-	for after, more := "", ok; more && time.Now().Before(end); more = after != "" {
+	log := logdb.Of(k.Storage)
+	for after, more := "", log != nil; more && time.Now().Before(end); more = after != "" {
 		var err error
 		if after, _, err = log.PurgeOrder(ctx, places[0].Retention, after); err != nil {
 			return err

@@ -3,6 +3,7 @@ package txlogtest_test
 import (
 	"context"
 	"database/sql"
+	"reflect"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -48,4 +49,16 @@ func TestSQLKeepsTheContract(t *testing.T) {
 			return corruptible{s, pool}
 		})
 	})
+}
+
+// The methods of bed's own packages are in logdb.SQL.
+func TestApplicationsSeeOnlyTheMethodsOfStorage(t *testing.T) {
+	t.Parallel()
+	storage, all := reflect.TypeFor[txlog.Storage](), reflect.TypeFor[*txlog.SQLStorage]()
+	for i := range all.NumMethod() {
+		name := all.Method(i).Name
+		if _, ok := storage.MethodByName(name); !ok && name != "Driver" && name != "Location" {
+			t.Errorf("SQLStorage has the method %s", name)
+		}
+	}
 }

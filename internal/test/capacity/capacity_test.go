@@ -21,6 +21,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -201,7 +202,7 @@ func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, first, al
 // leave leaves the units written since an id to the jobs, as if the writers' lease were over.
 func leave(t *testing.T, storage *txlog.SQLStorage, since string) {
 	t.Helper()
-	_, err := storage.Journal().DB().Exec(fmt.Sprintf("UPDATE transaction_log SET next_try_time = %[1]d, lease_until = %[1]d WHERE id > '%[2]s'", time.Now().UnixMilli(), since))
+	_, err := logdb.Journal(storage).DB().Exec(fmt.Sprintf("UPDATE transaction_log SET next_try_time = %[1]d, lease_until = %[1]d WHERE id > '%[2]s'", time.Now().UnixMilli(), since))
 	if err != nil {
 		t.Fatal(err)
 	}

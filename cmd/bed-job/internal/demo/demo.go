@@ -11,6 +11,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -173,7 +174,7 @@ func (w *world) killedHalfWay(ctx context.Context) error {
 // notAccepted is the fourth way: the log cannot be written.
 func (w *world) notAccepted(ctx context.Context) error {
 	w.say("\n4  not accepted: the log is out of order: somebody renamed its table")
-	log := w.log.Journal().DB()
+	log := logdb.Journal(w.log).DB()
 	if _, err := log.ExecContext(ctx, `ALTER TABLE transaction_log RENAME TO away`); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -93,7 +94,7 @@ func TestSkippedEntryIsOvertakenHoweverLateItIsRetried(t *testing.T) {
 		r.Account(0)
 		first := pendingHead(r, "k", 1)
 		wantBehind(r, sets(r, t.Context(), "k", 1, 2), first)
-		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := logdb.Of(r.Storage).Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if report := r.RunOnce(); report.Delivered != 1 {

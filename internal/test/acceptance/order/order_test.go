@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -102,14 +103,14 @@ func TestParkedEntryIsSkippedAndItsLateRetryIsOvertaken(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(0)
 		first := pendingHead(r, "k", 1)
-		if _, err := r.Storage.Decide(t.Context(), entry.DecidePark, []string{first}, nil, nil); err != nil {
+		if _, err := logdb.Of(r.Storage).Decide(t.Context(), entry.DecidePark, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		wantBehind(r, sets(r, t.Context(), "k", 1, 2), first)
 		if report := r.RunOnce(); report.Claimed != 0 {
 			t.Fatalf("the job reports %+v", report)
 		}
-		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := logdb.Of(r.Storage).Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if report := r.RunOnce(); report.Delivered != 1 {
@@ -118,7 +119,7 @@ func TestParkedEntryIsSkippedAndItsLateRetryIsOvertaken(t *testing.T) {
 		if err := sets(r, t.Context(), "k", 1, 3); err != nil {
 			t.Fatalf("beside a skipped entry: %v", err)
 		}
-		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); !errors.Is(err, txlog.ErrNotFirst) {
+		if _, err := logdb.Of(r.Storage).Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); !errors.Is(err, txlog.ErrNotFirst) {
 			t.Fatalf("skipped twice: %v", err)
 		}
 		if err := r.Storage.Retry(t.Context(), first); err != nil {
@@ -149,7 +150,7 @@ func TestSkippedEntryIsAppliedWhileNothingHasOvertakenIt(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(0)
 		first := pendingHead(r, "k", 1)
-		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := logdb.Of(r.Storage).Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.Storage.Retry(t.Context(), first); err != nil {
@@ -389,7 +390,7 @@ func TestJobForgetsIdleOrderKeysAndKeepsTheFenceOfSkippedEntries(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(0)
 		first := pendingHead(r, "skipped", 1)
-		if _, err := r.Storage.Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
+		if _, err := logdb.Of(r.Storage).Decide(t.Context(), entry.DecideSkip, []string{first}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		for i, key := range []string{"skipped", "idle"} {
