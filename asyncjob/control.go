@@ -13,8 +13,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/internal/logdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 const (
@@ -58,9 +56,9 @@ type seen struct {
 	probed    time.Time
 }
 
-func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *control {
+func newControl(j *journal.Journal, cfg *Config, log logrus.FieldLogger) *control {
 	c := &control{
-		journal: logdb.Journal(storage), job: journal.NewID(), log: log, seen: map[string]seen{},
+		journal: j, job: journal.NewID(), log: log, seen: map[string]seen{},
 		answerWithin: cfg.Lease, after: time.After,
 	}
 	host, err := os.Hostname()

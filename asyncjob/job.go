@@ -17,6 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/order"
 	"github.com/bedsql/bed/txlog"
 )
@@ -66,13 +67,13 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{
-		storage: storage, leases: lease.NewRenewer(storage, cfg.Lease),
+		storage: storage, leases: lease.NewRenewer(storage.Renew, cfg.Lease),
 		cfg: cfg, schedule: schedule, clock: time.Now,
 		sources: make(map[string]*source, len(targets)),
 		log:     cfg.Logger.WithField("job", cfg.Name),
 	}
 	j.keys = order.Keys{Storage: storage, Timeout: cfg.Lease, Logger: j.log}
-	j.control = newControl(storage, &cfg, j.log)
+	j.control = newControl(logdb.Journal(storage), &cfg, j.log)
 	receipts := attempt.Receipts{
 		LogIdentity: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
 	}

@@ -19,7 +19,7 @@ const removePerWorker = 16
 func (d *drain) removals() *removal.Batches {
 	cfg := &d.job.cfg
 	return removal.NewBatches(d.writes, removal.Config{
-		Storage: d.job.storage, Timeout: cfg.Lease, Pause: storeBackOff, Failed: d.notRemoved, Erase: d.erase,
+		Remove: d.job.storage.Remove, Timeout: cfg.Lease, Pause: storeBackOff, Failed: d.notRemoved, Erase: d.erase,
 	}, removePerWorker*d.concurrency(), cfg.Lease, d.job.guard)
 }
 

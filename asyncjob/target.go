@@ -18,7 +18,6 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Targets maps data sources to their targets. The key is the data source's name in the log,
@@ -64,7 +63,7 @@ type source struct {
 	own    *session
 	others sessions
 
-	storage txlog.Storage
+	storage target.Log
 	// receipts configures the receipts of its units.
 	receipts attempt.Receipts
 
@@ -86,7 +85,7 @@ type source struct {
 	kinds map[string]*kindOfUnit
 }
 
-func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {
+func newSource(name string, t delivery.Target, storage target.Log, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {
 	s := &source{
 		name: name, storage: storage, receipts: r,
 		concurrency: cfg.Concurrency,

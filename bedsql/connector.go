@@ -138,7 +138,7 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	logdb.Journal(cfg.Storage).TellOff(log.Warn, journal.Audit, journal.DataSources)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
-		DataSource:              t.DataSource,
+		Tally:                   logdb.Journal(cfg.Storage).Tally(t.DataSource),
 		Dialect:                 t.Dialect,
 		SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
 		RetryInitial:            cfg.RetryInitial,

@@ -82,7 +82,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 	s.run(ctx, units, back != nil, settled)
 	var err error
 	if back != nil {
-		g.Deliverer, g.Compensation = back.c.deliverer, &back.InFlight
+		g.Deliverer, g.Storage, g.Compensation = back.c.deliverer, back.c.cfg.Storage, &back.InFlight
 		g.Undo = func(ctx context.Context, part *entry.Unit) attempt.Outcome { return onPart(ctx, s, part, attempt.Undo) }
 		g.Look = func(ctx context.Context, part *entry.Unit) attempt.Outcome { return onPart(ctx, s, part, lookAtPart) }
 		for _, u := range units {

@@ -1,6 +1,7 @@
 package txlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -32,9 +33,8 @@ var (
 	// ErrLeased is returned by Retry and Discard for a unit that is being delivered at this
 	// moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
-	// ErrUnstorable is matched by an error of Add, and of a write in bedsql.WithTx, for units
-	// that this log can never store: a unit exceeds a limit, which the error names, or is
-	// malformed.
+	// ErrUnstorable is matched by an error of Add and of bedsql.WithTx for units that this log
+	// can never store: a unit exceeds a limit, which the error names, or is malformed.
 	ErrUnstorable = errors.New("txlog: the log can never take the entry")
 	// ErrClosed is returned by every method of a storage that was closed or never opened.
 	ErrClosed = errors.New("txlog: the storage is closed")
@@ -60,7 +60,9 @@ func (e unstorable) Unwrap() error { return e.error }
 func (unstorable) Is(target error) bool { return target == ErrUnstorable }
 
 // Storage keeps units. All its times come from the store's own clock, never from the
-// caller's. It is safe for concurrent use, also by other processes.
+// caller's. It is safe for concurrent use, also by other processes. Its methods by their users:
+// owners of units (Add to Release), the job (Claim, DataSources), the ends of compensable groups
+// (Complete, Compensate), readers (Get to Stats), operators (Retry, Discard), all (the others).
 type Storage interface {
 	// Add makes the units durable in one write, all or none. Their Lease.Token owns them for
 	// the duration lease (at least a millisecond), and Add sets their Lease.Deadline. The
@@ -97,8 +99,6 @@ type Storage interface {
 	// Its cost does not grow with the number of units.
 	DataSources(ctx context.Context) ([]string, error)
 
-	// List returns units in the order of their ids (their age).
-	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// Complete ends a compensable group after its success: it removes the compensation k, which
 	// has not started, and the rest of the forward units, even leased ones. Call it after all
 	// forward units were delivered. ErrCompensated if the compensation has started or is done.
@@ -116,31 +116,32 @@ type Storage interface {
 
 	// Get returns one unit; id may be the id of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
+	// List returns units in the order of their ids (their age).
+	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// States returns the state of each unit; an id may be that of any row of the unit.
 	States(ctx context.Context, ids ...string) ([]entry.State, error)
 	// Missing returns the ids that are not in the log, in the order given. ids may be any
 	// number. Each is the id of any row of a unit, an order key (with OrderPrefix), or a
 	// receipt under an idempotency key, which counts as present while any unit carries it.
 	Missing(ctx context.Context, ids []string) ([]string, error)
+	// Stats counts the units of each data source, in lexical order.
+	Stats(ctx context.Context) ([]Stats, error)
+
 	// Retry makes a unit due now, whatever its age. It resets the tries and unparks the unit.
 	// ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
 	// Discard erases a unit. ErrNotFound, ErrLeased, ErrGroup.
 	Discard(ctx context.Context, id string) error
-	// Stats counts the units of each data source, in lexical order.
-	Stats(ctx context.Context) ([]Stats, error)
 
 	// Identity returns the log's name, independent of where it is opened from: at most 40
 	// printable ASCII characters, constant for the log's life. A copy of the log has the same.
 	Identity() string
-
 	// ReceiptSchema returns the schema that holds the receipts of a data source: empty for the
 	// schema of unqualified names in its sessions. known is false if it was not set yet.
 	ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error)
 	// SetReceiptSchema sets it, at most 63 printable ASCII characters. A schema that is already
 	// set stays as it is, without an error.
 	SetReceiptSchema(ctx context.Context, dataSource, schema string) error
-
 	// Close releases what the storage holds. Calls after it fail.
 	Close() error
 }
@@ -181,12 +182,7 @@ type Stats struct {
 }
 
 // limit returns the maximum number of listed units.
-func (f Filter) limit() int {
-	if f.Limit <= 0 {
-		return 1000
-	}
-	return f.Limit
-}
+func (f Filter) limit() int { return cmp.Or(max(0, f.Limit), 1000) }
 
 // leaseSlack is added to a lease on the store's clock. That clock counts whole milliseconds,
 // rounded at both ends; there the lease must not end earlier than for its owner.

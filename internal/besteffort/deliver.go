@@ -17,21 +17,29 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
-	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
+// Storage is the part of a txlog.Storage that a delivery needs.
+type Storage interface {
+	Add(ctx context.Context, lease time.Duration, units ...*entry.Unit) error
+	Remove(ctx context.Context, units ...*entry.Unit) error
+	Renew(ctx context.Context, lease time.Duration, units ...*entry.Unit) (lost []*entry.Unit, err error)
+	Release(ctx context.Context, u *entry.Unit, v entry.Verdict) error
+	Get(ctx context.Context, id string) (*entry.Unit, error)
+}
+
 // Config configures a Deliverer. Every field is used as it is.
 type Config struct {
-	// DataSource is the name under which the console counts the writes; empty means no counting.
-	DataSource string
-	Dialect    *dialect.Dialect
+	// Tally counts the outcomes of the writes for the console; may be nil.
+	Tally   *journal.Tally
+	Dialect *dialect.Dialect
 
 	// These are bedsql.Config's, with its defaults.
 
-	Storage                                                                 txlog.Storage
+	Storage                                                                 Storage
 	SyncMaxDeliveryTryTimes                                                 int
 	RetryInitial, RetryMax, RetryTimeout, AttemptTimeout, Lease, LogTimeout time.Duration
 	RunUnlogged                                                             bool
@@ -69,19 +77,14 @@ type Deliverer struct {
 	reports reports
 	// Removals removes the entries of delivered units.
 	Removals *removal.Queue
-	// tally counts the outcomes of the writes; may be nil.
-	tally *journal.Tally
 }
 
 // New makes a Deliverer. Close it.
 func New(cfg Config) *Deliverer {
-	d := &Deliverer{Config: cfg, leases: lease.NewRenewer(cfg.Storage, cfg.Lease)}
+	d := &Deliverer{Config: cfg, leases: lease.NewRenewer(cfg.Storage.Renew, cfg.Lease)}
 	d.reports.cfg = &d.Config
-	if cfg.DataSource != "" {
-		d.tally = logdb.Journal(cfg.Storage).Tally(cfg.DataSource)
-	}
 	d.Removals = removal.NewQueue(context.Background(), removal.Config{
-		Storage: cfg.Storage, Timeout: cfg.LogTimeout,
+		Remove: cfg.Storage.Remove, Timeout: cfg.LogTimeout,
 		Pause:  func() *backoff.ExponentialBackOff { return cfg.Pause(time.Second) },
 		Failed: d.reports.notRemoved, Erase: cfg.Erase,
 	}, cfg.EraseInTurn)
@@ -285,7 +288,7 @@ func (d *Deliverer) Remove(ctx context.Context, w *InFlight) {
 // writes delivered or refused without an entry under LogOnFailure. It omits ErrNotLogged,
 // ErrUnknownOutcome and writes under RunUnlogged.
 func (d *Deliverer) Answer(w *InFlight, err error) error {
-	outcome, counts := journal.AtOnce, d.tally != nil && w.state != unlogged
+	outcome, counts := journal.AtOnce, d.Tally != nil && w.state != unlogged
 	switch {
 	case err != nil && counts:
 		outcome, counts = outcomes[listener.Event{Err: err}.Outcome()]
@@ -293,7 +296,7 @@ func (d *Deliverer) Answer(w *InFlight, err error) error {
 		outcome = journal.SyncRetry
 	}
 	if counts {
-		d.tally.Count(outcome, 1)
+		d.Tally.Count(outcome, 1)
 	}
 	if w.heard != nil {
 		d.reports.answered(w, err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
@@ -19,9 +20,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+// Storage is the part of a txlog.Storage that ends compensable groups.
+type Storage interface {
+	Complete(ctx context.Context, k *entry.Unit) error
+	Compensate(ctx context.Context, id string, lease time.Duration, cause string) (*entry.Unit, error)
+}
+
 // Group is a compensable group at its end: Deliver has answered for each of the units for End.
 type Group struct {
 	Deliverer *besteffort.Deliverer
+	Storage   Storage
 	// Compensation is the InFlight of the compensation.
 	Compensation *besteffort.InFlight
 	// Parts are the units that went to DeliverLogged, with HoldSettled.
@@ -120,7 +128,7 @@ func (g *Group) complete(ctx context.Context) error {
 // receipt was rolled back to a savepoint.
 func (g *Group) completed(ctx context.Context) error {
 	k := g.Compensation.Unit
-	err := g.Deliverer.Storage.Complete(ctx, k)
+	err := g.Storage.Complete(ctx, k)
 	if !errors.Is(err, txlog.ErrNotFound) {
 		return err
 	}
@@ -162,7 +170,7 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 	own, cancel := d.Own(ctx)
 	defer cancel()
 	id := g.Compensation.Unit.ID
-	k, err := d.Storage.Compensate(own, id, d.Lease, text)
+	k, err := g.Storage.Compensate(own, id, d.Lease, text)
 	if errors.Is(err, txlog.ErrNotFound) {
 		if err = g.completed(own); err == nil {
 			return nil // the job was faster, and it was not refused then

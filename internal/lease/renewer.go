@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
-	"github.com/bedsql/bed/txlog"
 )
+
+// Renew is a log's method: txlog.Storage.Renew.
+type Renew func(ctx context.Context, lease time.Duration, units ...*entry.Unit) (lost []*entry.Unit, err error)
 
 // Renewer renews the leases of units during the work on them. A unit that is kept for less
 // than a third of its lease costs only a place in a list; a goroutine exists only while
 // renewals are being sent. It is safe for concurrent use. It needs no closing: it is idle
 // without kept leases.
 type Renewer struct {
-	storage txlog.Storage
-	lease   time.Duration
+	extend Renew
+	lease  time.Duration
 
 	mu    sync.Mutex
 	ring  Kept // all that are kept
@@ -46,10 +48,9 @@ const (
 // shortest bounds a lease: the log's clock counts milliseconds.
 const shortest = time.Millisecond
 
-// NewRenewer returns a renewer that extends leases in s to lease from the moment of each
-// renewal.
-func NewRenewer(s txlog.Storage, lease time.Duration) *Renewer {
-	r := &Renewer{storage: s, lease: max(lease, shortest)}
+// NewRenewer returns a renewer that extends leases to lease from the moment of each renewal.
+func NewRenewer(extend Renew, lease time.Duration) *Renewer {
+	r := &Renewer{extend: extend, lease: max(lease, shortest)}
 	r.ring.prev, r.ring.next = &r.ring, &r.ring
 	return r
 }
@@ -135,7 +136,7 @@ func (k *Kept) Refresh() {
 func (r *Renewer) renew() {
 	next := r.lease / renewTick
 	if due, shadows, ctx, cancel := r.due(); len(due) > 0 {
-		lost, err := r.storage.Renew(ctx, r.lease, shadows...)
+		lost, err := r.extend(ctx, r.lease, shadows...)
 		cancel()
 		r.renewed(due, shadows, lost)
 		if err != nil {

@@ -62,7 +62,7 @@ func TestHeldUnitKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
-		r := NewRenewer(s, keepFor)
+		r := NewRenewer(s.Renew, keepFor)
 		a, b := add(t, s), add(t, s)
 		keptA, keptB := r.Keep(a), r.Keep(b)
 		for range 60 {
@@ -102,7 +102,7 @@ func TestBrieflyHeldUnitIsNeverRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
-		r := NewRenewer(s, keepFor)
+		r := NewRenewer(s.Renew, keepFor)
 		for range 100 {
 			u := add(t, s)
 			lease := r.Keep(u)
@@ -119,7 +119,7 @@ func TestAUnitThatSomebodyElseTookIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
-		r := NewRenewer(s, keepFor)
+		r := NewRenewer(s.Renew, keepFor)
 		u, other := add(t, s), add(t, s)
 		lease, otherLease := r.Keep(u), r.Keep(other)
 		defer lease.Release()
@@ -142,7 +142,7 @@ func TestUnrenewedUnitIsLostAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error { return errors.New("away") }}
-		r := NewRenewer(s, keepFor)
+		r := NewRenewer(s.Renew, keepFor)
 		u := add(t, s)
 		lease := r.Keep(u)
 		defer lease.Release()
@@ -178,7 +178,7 @@ func TestLeaseIsRenewedInTimeAfterAFailure(t *testing.T) {
 			}
 			return nil
 		}}
-		r := NewRenewer(s, keepFor)
+		r := NewRenewer(s.Renew, keepFor)
 		u := add(t, s)
 		lease := r.Keep(u)
 		defer lease.Release()
@@ -193,7 +193,7 @@ func TestHangingRenewalIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		r := NewRenewer(s, keepFor)
+		r := NewRenewer(s.Renew, keepFor)
 		u := add(t, s)
 		lease := r.Keep(u)
 		time.Sleep(keepFor / 2)
@@ -213,7 +213,7 @@ func TestHangingRenewalIsGivenUp(t *testing.T) {
 func TestSuspendedProcessSeesItsUnitsAsLost(t *testing.T) {
 	t.Parallel()
 	s := txlog.NewMemory()
-	r := NewRenewer(s, keepFor)
+	r := NewRenewer(s.Renew, keepFor)
 	u := add(t, s)
 	for what, deadline := range map[string]time.Time{
 		"by both clocks": time.Now().Add(-time.Second),
@@ -236,7 +236,7 @@ func TestSuspendedProcessSeesItsUnitsAsLost(t *testing.T) {
 func TestARenewerIsSafeForManyOwners(t *testing.T) {
 	t.Parallel()
 	s := txlog.NewMemory()
-	r := NewRenewer(s, 200*time.Millisecond)
+	r := NewRenewer(s.Renew, 200*time.Millisecond)
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -261,7 +261,7 @@ func TestARenewerIsSafeForManyOwners(t *testing.T) {
 
 func BenchmarkKeepAndRelease(b *testing.B) {
 	s := txlog.NewMemory()
-	r := NewRenewer(s, time.Minute)
+	r := NewRenewer(s.Renew, time.Minute)
 	u := unit()
 	u.Lease = entry.Lease{Token: "t", Deadline: time.Now().Add(time.Minute)}
 	b.ReportAllocs()
@@ -282,7 +282,7 @@ func TestUntakenLeaseBeginsWithItsRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := txlog.NewMemory()
-		r, u := NewRenewer(s, keepFor), untaken(t, s)
+		r, u := NewRenewer(s.Renew, keepFor), untaken(t, s)
 		k := r.KeepUntaken(u, time.Now().Add(keepFor))
 		time.Sleep(keepFor / 4)
 		if k.Refresh(); k.Lost() || !u.Lease.Deadline.IsZero() {
@@ -301,7 +301,7 @@ func TestUntakenLeaseIsLostAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error { return errors.New("down") }}
 		u := untaken(t, s.Storage)
-		k := NewRenewer(s, keepFor).KeepUntaken(u, time.Now().Add(time.Second))
+		k := NewRenewer(s.Renew, keepFor).KeepUntaken(u, time.Now().Add(time.Second))
 		if k.Lost() {
 			t.Error("lost at once")
 		}

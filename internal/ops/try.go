@@ -155,7 +155,7 @@ func (s *Store) complete(ctx context.Context, u *entry.Unit, t *Trial) {
 	if u.Receipt == "" {
 		return
 	}
-	v := NewVerifier(s.log, s.cfg)
+	v := NewVerifier(s.log.Missing, s.cfg)
 	defer v.Close()
 	if judged, err := v.Judge(ctx, []*entry.Unit{u}); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
 		t.Notes = append(t.Notes, fmt.Sprintf("%s: a delivery applies nothing any more; %s", judged[0].Short(), judged[0].Advice(u)))

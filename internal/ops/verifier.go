@@ -17,7 +17,6 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // VerifyTimeout bounds each question to a target. A silent target is not asked again.
@@ -25,7 +24,7 @@ const VerifyTimeout = 3 * time.Second
 
 // Verifier asks targets for receipts. It is for one goroutine at a time.
 type Verifier struct {
-	storage txlog.Storage
+	missing func(ctx context.Context, ids []string) ([]string, error)
 	cfg     Config
 	places  map[place]*asked
 }
@@ -33,10 +32,10 @@ type Verifier struct {
 // place identifies the receipt table of an entry.
 type place struct{ dataSource, settings, session string }
 
-// NewVerifier makes a Verifier for the entries of a log.
-func NewVerifier(log txlog.Storage, cfg Config) *Verifier {
+// NewVerifier makes a Verifier for the entries of a log. missing is its method: txlog.Storage.Missing.
+func NewVerifier(missing func(ctx context.Context, ids []string) ([]string, error), cfg Config) *Verifier {
 	cfg.complete()
-	return &Verifier{log, cfg, map[place]*asked{}}
+	return &Verifier{missing, cfg, map[place]*asked{}}
 }
 
 // Close closes the connections to the targets.
@@ -95,7 +94,7 @@ func (v *Verifier) stillThere(ctx context.Context, units []*entry.Unit, all []Ju
 	if len(doubted) == 0 {
 		return nil
 	}
-	gone, err := v.storage.Missing(ctx, slices.Collect(maps.Keys(doubted)))
+	gone, err := v.missing(ctx, slices.Collect(maps.Keys(doubted)))
 	for _, id := range gone {
 		*doubted[id] = Judgement{CannotTell, "its entry is gone meanwhile: it was delivered or discarded"}
 	}

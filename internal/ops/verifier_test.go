@@ -63,7 +63,7 @@ func TestVerdictConcernsTheEntrysSession(t *testing.T) {
 	for u, want := range map[*entry.Unit]ops.Verdict{there: ops.Applied, elsewhere: ops.NotApplied, nowhere: ops.CannotTell} {
 		log := txlog.NewMemory()
 		must(t, log.Add(t.Context(), time.Minute, u))
-		v := ops.NewVerifier(log, ops.Config{Targets: map[string]delivery.Target{"shop": own}})
+		v := ops.NewVerifier(log.Missing, ops.Config{Targets: map[string]delivery.Target{"shop": own}})
 		defer v.Close()
 		judged, err := v.Judge(t.Context(), []*entry.Unit{u})
 		must(t, err)

@@ -34,8 +34,8 @@ const (
 
 // Config configures both kinds of queue. There are no defaults.
 type Config struct {
-	// Storage keeps the log.
-	Storage txlog.Storage
+	// Remove is the log's: txlog.Storage.Remove.
+	Remove func(ctx context.Context, units ...*entry.Unit) error
 	// Timeout bounds each write to the log and to the target.
 	Timeout time.Duration
 	// Pause returns the pauses between the repetitions of a removal.
@@ -172,7 +172,7 @@ func (q *Queue) Once(ctx context.Context, u *Unit) error {
 	var first error
 	if ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
-		first = q.cfg.Storage.Remove(bounded, u.Entry)
+		first = q.cfg.Remove(bounded, u.Entry)
 		cancel()
 		if first == nil || ctx.Err() == nil {
 			return first
@@ -180,7 +180,7 @@ func (q *Queue) Once(ctx context.Context, u *Unit) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.cfg.Timeout)
 	defer cancel()
-	err := q.cfg.Storage.Remove(ctx, u.Entry)
+	err := q.cfg.Remove(ctx, u.Entry)
 	if err == nil || !errors.Is(first, txlog.ErrInDoubt) {
 		return err
 	}
@@ -438,7 +438,7 @@ func (l *line) together(units []*Unit) error {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Timeout)
 	defer cancel()
-	err := l.cfg.Storage.Remove(ctx, entries...)
+	err := l.cfg.Remove(ctx, entries...)
 	var some *entry.LeaseLostError
 	all := len(units) == 1 && errors.Is(err, txlog.ErrLeaseLost)
 	if err != nil && !all && !errors.As(err, &some) {

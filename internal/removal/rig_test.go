@@ -97,9 +97,9 @@ func removes(t *testing.T, keep time.Duration, kind func(*rig, Config), test fun
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{keep: keep, log: &watched{Memory: txlog.NewMemory(), begun: time.Now(), gate: make(chan struct{})}, erased: map[Session][]string{}}
-		r.leases = lease.NewRenewer(r.log, keep)
+		r.leases = lease.NewRenewer(r.log.Renew, keep)
 		cfg := Config{
-			Storage: r.log, Timeout: 5 * time.Second,
+			Remove: r.log.Remove, Timeout: 5 * time.Second,
 			Pause: func() *backoff.ExponentialBackOff {
 				b := jitter.BackOff(time.Second, time.Second)
 				b.RandomizationFactor = 0

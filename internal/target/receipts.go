@@ -13,8 +13,14 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
+
+// Log is the part of a txlog.Storage for the places of receipts.
+type Log interface {
+	ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error)
+	SetReceiptSchema(ctx context.Context, dataSource, schema string) error
+	Locate(ctx context.Context, u *entry.Unit, place, session string) error
+}
 
 // Source is a data source, reached with one set of settings. It is safe for concurrent use.
 type Source struct {
@@ -22,7 +28,7 @@ type Source struct {
 	// Receipts configures its receipts.
 	Receipts attempt.Receipts
 	// Log remembers where they are.
-	Log txlog.Storage
+	Log Log
 	// LogTimeout bounds the wait for the log, if an application waits; 0 for the job. The
 	// application's write need not wait for a silent log: see Find.
 	LogTimeout time.Duration
@@ -40,7 +46,7 @@ type Place struct {
 
 // New returns the source of a target. Its receipts are in the target's ReceiptSchema. logTimeout is
 // LogTimeout.
-func New(t delivery.Target, r attempt.Receipts, log txlog.Storage, logTimeout time.Duration) *Source {
+func New(t delivery.Target, r attempt.Receipts, log Log, logTimeout time.Duration) *Source {
 	r.Schema = t.ReceiptSchema
 	return &Source{Target: t, Receipts: r, Log: log, LogTimeout: logTimeout}
 }

@@ -40,7 +40,7 @@ func listCommand(a *app) *cobra.Command {
 			return a.withConfig(cmd.Context(), func(log boundedLog, cfg *config) error {
 				list := logList{app: a, log: log, cfg: cfg, filters: f, limit: limit}
 				if verify {
-					list.verifier = ops.NewVerifier(log, opsConfig(a, cfg))
+					list.verifier = ops.NewVerifier(log.Missing, opsConfig(a, cfg))
 					defer list.verifier.Close()
 				}
 				print := list.printTable

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bedsql/bed/asyncjob"
-	"github.com/bedsql/bed/txlog"
 )
 
 func runCommand(a *app) *cobra.Command {
@@ -160,14 +159,14 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 		cfg.Bus = d.served.bus
 	}
 	cfg.Logger = logger
-	if d.once {
-		return runOnce(ctx, d.app, log, d.targets, cfg)
-	}
 	job, err := asyncjob.New(log, d.targets, cfg)
 	if err != nil {
 		return err
 	}
 	defer closing(job.Close)
+	if d.once {
+		return runOnce(ctx, d.app, job)
+	}
 	logger.WithField("data_sources", slices.Sorted(maps.Keys(d.targets))).Info("bed-job is running")
 	return job.Run(ctx)
 }
@@ -176,12 +175,7 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 // connection broke, and is no failure of the command.
 func closing(f func() error) { _ = f() }
 
-func runOnce(ctx context.Context, a *app, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig) (err error) {
-	job, err := asyncjob.New(st, targets, cfg)
-	if err != nil {
-		return err
-	}
-	defer closing(job.Close)
+func runOnce(ctx context.Context, a *app, job *asyncjob.Job) error {
 	report, err := job.RunOnce(ctx)
 	fmt.Fprintln(a.Out, printable(report.String()))
 	if err != nil {

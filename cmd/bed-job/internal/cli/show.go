@@ -73,7 +73,7 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 	if err != nil {
 		return explain(id, err)
 	}
-	verifier := ops.NewVerifier(log, opsConfig(a, cfg))
+	verifier := ops.NewVerifier(log.Missing, opsConfig(a, cfg))
 	defer verifier.Close()
 	judged, err := verifier.Judge(ctx, []*entry.Unit{u})
 	if err != nil {
