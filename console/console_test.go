@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/leaks"
+	"github.com/bedsql/bed/txlog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
@@ -114,7 +114,7 @@ func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 
 func TestUnansweredDecisionIsNotShownAsFailed(t *testing.T) {
 	t.Parallel()
-	f := failureOf(fmt.Errorf("deciding units: %w: invalid connection", ops.ErrUnconfirmed))
+	f := failureOf(fmt.Errorf("deciding units: %w: invalid connection", txlog.ErrUnconfirmed))
 	if f.status != http.StatusServiceUnavailable || !strings.Contains(f.Error(), "not known") || strings.Contains(f.Error(), "invalid") {
 		t.Errorf("got %d %v", f.status, f)
 	}

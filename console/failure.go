@@ -10,6 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/safetext"
+	"github.com/bedsql/bed/txlog"
 )
 
 // A failure is an error answer.
@@ -28,14 +29,14 @@ var answers = []struct {
 	text     string
 	detailed bool
 }{
-	{err: ops.ErrNotFound, status: http.StatusNotFound, text: "The log holds no such entry: it was delivered or discarded, or the id is mistyped."},
-	{err: ops.ErrLeased, status: http.StatusConflict, text: "The entry is being delivered at this moment; look again in a while."},
-	{err: ops.ErrGroup, status: http.StatusConflict, text: "The entry belongs to a compensable group: compensate the whole group, or retry the entry."},
-	{err: ops.ErrNotFirst, status: http.StatusConflict, text: "The entry is not the first one under an order key, so no other waits for it."},
+	{err: txlog.ErrNotFound, status: http.StatusNotFound, text: "The log holds no such entry: it was delivered or discarded, or the id is mistyped."},
+	{err: txlog.ErrLeased, status: http.StatusConflict, text: "The entry is being delivered at this moment; look again in a while."},
+	{err: txlog.ErrGroup, status: http.StatusConflict, text: "The entry belongs to a compensable group: compensate the whole group, or retry the entry."},
+	{err: txlog.ErrNotFirst, status: http.StatusConflict, text: "The entry is not the first one under an order key, so no other waits for it."},
 	{err: ops.ErrInvalid, status: http.StatusBadRequest, text: "The request is not valid:", detailed: true},
 	{err: ops.ErrNotAmendable, status: http.StatusConflict, text: "The entry cannot be amended:", detailed: true},
 	{err: ops.ErrUnknownDataSource, status: http.StatusNotFound, text: "Neither the log nor the configuration knows this data source."},
-	{err: ops.ErrUnconfirmed, status: http.StatusServiceUnavailable, text: "It is not known whether this was done: the log did not answer. The audit tells, once it does."},
+	{err: txlog.ErrUnconfirmed, status: http.StatusServiceUnavailable, text: "It is not known whether this was done: the log did not answer. The audit tells, once it does."},
 	{err: ops.ErrNoTarget, status: http.StatusConflict, text: "The configuration does not say where the data source is, so nothing can be asked there."},
 	{err: ops.ErrTarget, status: http.StatusServiceUnavailable, text: "The data source cannot be asked:", detailed: true},
 	{err: ops.ErrNoTables, status: http.StatusServiceUnavailable, text: "The log's database lacks what the console needs:", detailed: true},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/txlog"
 )
 
 // fakeStore is a log in memory. The console's use of a store is tested on it, and on the real one
@@ -196,7 +197,7 @@ func (f *fakeStore) find(id string) (*ops.Detail, error) {
 			return d, f.err
 		}
 	}
-	return nil, cmp.Or(f.err, ops.ErrNotFound)
+	return nil, cmp.Or(f.err, txlog.ErrNotFound)
 }
 
 func (f *fakeStore) Entry(_ context.Context, id string) (*ops.Detail, error) {
@@ -237,7 +238,7 @@ func (f *fakeStore) Try(_ context.Context, id string, by ops.By) (*ops.Trial, er
 
 func (f *fakeStore) do(a ops.Action, d *ops.Detail) error {
 	if d.State == ops.Leased {
-		return ops.ErrLeased
+		return txlog.ErrLeased
 	}
 	switch a {
 	case ops.Retry:
@@ -271,7 +272,7 @@ func (f *fakeStore) Compensate(_ context.Context, id string, by ops.By) (*ops.Co
 		return nil, err
 	}
 	if id == "none" {
-		return nil, ops.ErrNotFound
+		return nil, txlog.ErrNotFound
 	}
 	return &ops.Compensated{TransactionID: id, Parts: 2, DataSource: "stock"}, nil
 }

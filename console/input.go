@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/txlog"
 )
 
 const (
@@ -78,7 +79,7 @@ func pageOf(q url.Values, usual int) (ops.Page, error) {
 func idOf(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if id == "" || !ops.IsID(id) {
-		return "", ops.ErrNotFound
+		return "", txlog.ErrNotFound
 	}
 	return id, nil
 }

@@ -67,8 +67,8 @@ func (by By) record(a Action, what string, units int) journal.Record {
 
 var decisions = map[Action]entry.Decision{Retry: entry.DecideRetry, Park: entry.DecidePark, Discard: entry.DecideDiscard, Skip: entry.DecideSkip}
 
-// Act applies an action to one entry; id may be the id of any of its rows. ErrNotFound, ErrLeased,
-// ErrGroup, ErrNotFirst, ErrInvalid.
+// Act applies an action to one entry; id may be the id of any of its rows. ErrInvalid, or txlog's
+// ErrNotFound, ErrLeased, ErrGroup, ErrNotFirst.
 func (s *Store) Act(ctx context.Context, a Action, id string, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
@@ -128,7 +128,7 @@ type Compensated struct {
 // Compensate compensates a group: jobs undo its applied parts, the last part first, and the others
 // will never be applied. id is the soft transaction's id or the id of any of its entries. It needs
 // a reason, which is audited in the same local transaction. A half-compensated group resumes.
-// ErrNotFound, ErrLeased (its compensation is running), ErrInvalid, ErrUnconfirmed.
+// ErrInvalid, or txlog's ErrNotFound, ErrLeased (its compensation is running), ErrUnconfirmed.
 func (s *Store) Compensate(ctx context.Context, id string, by By) (*Compensated, error) {
 	if err := by.Check(Compensate); err != nil {
 		return nil, err

@@ -63,11 +63,11 @@ func TestWhatIsDoneToOneEntryIsAudited(t *testing.T) {
 		wantError(t, "nobody", r.Act(t.Context(), ops.Retry, u.ID, ops.By{Reason: "x"}), ops.ErrInvalid)
 		wantError(t, "another action", r.Act(t.Context(), ops.Pause, u.ID, ann), ops.ErrInvalid)
 		must(t, r.Act(t.Context(), ops.Discard, u.ID, ann))
-		wantError(t, "again", r.Act(t.Context(), ops.Discard, u.ID, ann), ops.ErrNotFound)
-		wantError(t, "a mistyped id", r.Act(t.Context(), ops.Retry, "x", ann), ops.ErrNotFound)
+		wantError(t, "again", r.Act(t.Context(), ops.Discard, u.ID, ann), txlog.ErrNotFound)
+		wantError(t, "a mistyped id", r.Act(t.Context(), ops.Retry, "x", ann), txlog.ErrNotFound)
 		leased := r.write(t, "orders", "UPDATE a")
 		for _, a := range []ops.Action{ops.Retry, ops.Park, ops.Discard} {
-			wantError(t, string(a), r.Act(t.Context(), a, leased.ID, ann), ops.ErrLeased)
+			wantError(t, string(a), r.Act(t.Context(), a, leased.ID, ann), txlog.ErrLeased)
 		}
 		wantAudit(t, r, "ann discard "+u.ID+" 1 because", "bob park "+u.ID+" 1 ", "ann retry "+u.ID+" 1 because")
 	})
@@ -136,7 +136,7 @@ func TestBulkActionChangesOnlyWhatWasCounted(t *testing.T) {
 			t.Fatal("the claim gave the same entry twice")
 		}
 		r.wantDone(t, ops.Discard, sel, n-2, 0, 1)
-		if _, err := r.log.Get(t.Context(), tried.ID); !errors.Is(err, ops.ErrNotFound) {
+		if _, err := r.log.Get(t.Context(), tried.ID); !errors.Is(err, txlog.ErrNotFound) {
 			t.Errorf("what was counted and tried meanwhile: %v", err)
 		}
 		if all := r.list(t, ops.Filter{}, 0); len(all) != 4 {

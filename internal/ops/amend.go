@@ -17,6 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // ErrNotAmendable says why an entry cannot be amended, or not to this text, and what to do instead.
@@ -43,7 +44,7 @@ type Amended struct {
 // Amend replaces the text or the parameters of one statement of a parked entry, and audits both
 // texts in the same local transaction. The entry must be surely unapplied, and stays parked. Amend
 // first asks the target, if reachable, whether it accepts the new text. An entry in doubt is
-// amended only if its receipt ends the doubt; it then gets another receipt. ErrNotFound,
+// amended only if its receipt ends the doubt; it then gets another receipt. txlog.ErrNotFound,
 // ErrInvalid, ErrNoTarget, ErrNotAmendable.
 func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amended, error) {
 	if err := by.Check(Amend); err != nil {
@@ -160,7 +161,7 @@ func amendable(u *entry.Unit) error {
 	why := ""
 	switch {
 	case !u.Parked && u.Leased:
-		return fmt.Errorf("%w: %s", ErrLeased, u.ID)
+		return fmt.Errorf("%w: %s", txlog.ErrLeased, u.ID)
 	case u.Group() || u.Undo != nil:
 		why = "it belongs to a compensable group: compensate the group, or undo the rest by hand and discard the entry"
 	case !u.Parked:

@@ -136,7 +136,7 @@ func TestAmendedWriteIsDeliveredAfterARenamedColumn(t *testing.T) {
 					t.Errorf("the target holds %s", got)
 				}
 				_, err := a.log.Get(t.Context(), u.ID)
-				wantError(t, "the entry", err, ops.ErrNotFound)
+				wantError(t, "the entry", err, txlog.ErrNotFound)
 			})
 		}
 	})
@@ -257,8 +257,8 @@ func TestOnlyWhatIsSurelyNotAppliedIsAmended(t *testing.T) {
 			says string
 		}{
 			"waiting":              {waiting.ID, amended, ops.ErrNotAmendable, "park it first"},
-			"leased":               {a.write(t, "target", "UPDATE a").ID, amended, ops.ErrLeased, ""},
-			"unknown":              {entry.NewID(), amended, ops.ErrNotFound, ""},
+			"leased":               {a.write(t, "target", "UPDATE a").ID, amended, txlog.ErrLeased, ""},
+			"unknown":              {entry.NewID(), amended, txlog.ErrNotFound, ""},
 			"in doubt":             {a.stuck(t, entry.Verdict{InDoubt: true}, nil, a.old(t, 1)).ID, amended, ops.ErrNotAmendable, "look at the data"},
 			"applied":              {applied.ID, amended, ops.ErrNotAmendable, "already applied"},
 			"decided":              {void.ID, amended, ops.ErrNotAmendable, "never"},

@@ -72,7 +72,7 @@ type Attempt = journal.Attempt
 // mostShown is how many attempts and siblings of an entry are shown.
 const mostShown = 100
 
-// Entry returns one entry; id may be the id of any of its rows. ErrNotFound.
+// Entry returns one entry; id may be the id of any of its rows. txlog.ErrNotFound.
 func (s *Store) Entry(ctx context.Context, id string) (*Detail, error) {
 	u, err := s.log.Get(ctx, id)
 	if err != nil {

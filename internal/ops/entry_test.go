@@ -15,6 +15,7 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 var targetOf = testdb.By[func(string) (delivery.Target, error)]{
@@ -98,7 +99,7 @@ func TestEntryShowsAttemptsTransactionAndNextStep(t *testing.T) {
 		must(t, r.log.Release(t.Context(), claimed[0], entry.Verdict{After: time.Hour}))
 		next(ops.NextLater)
 		_, err = r.Entry(t.Context(), entry.NewID())
-		wantError(t, "another id", err, ops.ErrNotFound)
+		wantError(t, "another id", err, txlog.ErrNotFound)
 	})
 }
 
@@ -189,7 +190,7 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 		_, err = r.Try(t.Context(), r.parked(t, func(u *entry.Unit) { u.DataSource = "other" }, entry.Statement{SQL: "UPDATE account SET n = 0"}).ID, ann)
 		wantError(t, "no target", err, ops.ErrNoTarget)
 		_, err = r.Try(t.Context(), r.write(t, "target", "UPDATE account SET n = 0").ID, ann)
-		wantError(t, "a leased one", err, ops.ErrLeased)
+		wantError(t, "a leased one", err, txlog.ErrLeased)
 		if got := r.audit(t); len(got) < 2 || !strings.HasPrefix(got[len(got)-1], "ann try "+good.ID) {
 			t.Errorf("the audit says %q", got)
 		}

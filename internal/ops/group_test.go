@@ -8,6 +8,7 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
 )
 
 // group writes a due group of two parts.
@@ -44,10 +45,10 @@ func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
 		_, err := r.Compensate(t.Context(), k.ID, ops.By{Who: "ann"})
 		wantError(t, "without a reason", err, ops.ErrInvalid)
 		_, err = r.Compensate(t.Context(), entry.NewID(), ann)
-		wantError(t, "what is no group", err, ops.ErrNotFound)
+		wantError(t, "what is no group", err, txlog.ErrNotFound)
 		plain := r.wait(t, r.write(t, "orders", "UPDATE a"), "")
 		_, err = r.Compensate(t.Context(), plain.ID, ann)
-		wantError(t, "a single entry", err, ops.ErrNotFound)
+		wantError(t, "a single entry", err, txlog.ErrNotFound)
 		wantAudit(t, r)
 
 		done, err := r.Compensate(t.Context(), f[0].ID, ann)
@@ -62,7 +63,7 @@ func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 		_, err = r.Entry(t.Context(), f[1].ID)
-		wantError(t, "a forward entry", err, ops.ErrNotFound)
+		wantError(t, "a forward entry", err, txlog.ErrNotFound)
 	})
 }
 
@@ -75,7 +76,7 @@ func TestEntriesOfAGroupAreNotDecidedForByThemselves(t *testing.T) {
 		for _, u := range append(f, k) {
 			for _, a := range []ops.Action{ops.Park, ops.Discard} {
 				err := r.Act(t.Context(), a, u.ID, ann)
-				wantError(t, string(a), err, ops.ErrGroup)
+				wantError(t, string(a), err, txlog.ErrGroup)
 				if !strings.Contains(err.Error(), "compensate") {
 					t.Errorf("it does not say what to do: %v", err)
 				}

@@ -105,7 +105,7 @@ func TestUnknownDecisionIsNotReportedAsFailed(t *testing.T) {
 				must(t, r.Ping(t.Context()))
 				struck := p.CutAfter(commit)
 				p.Refuse()
-				wantError(t, c.what+" without an answer", c.decide(testproxy.Until(t, struck, time.Second)), ops.ErrUnconfirmed)
+				wantError(t, c.what+" without an answer", c.decide(testproxy.Until(t, struck, time.Second)), txlog.ErrUnconfirmed)
 				testproxy.Await(t, struck)
 				p.Accept()
 			}

@@ -16,18 +16,6 @@ import (
 )
 
 var (
-	// ErrNotFound comes from txlog: the log holds no such entry.
-	ErrNotFound = txlog.ErrNotFound
-	// ErrNotFirst comes from txlog: the entry to skip is not the first one under an order key.
-	ErrNotFirst = txlog.ErrNotFirst
-	// ErrLeased comes from txlog: the entry is being delivered at this moment.
-	ErrLeased = txlog.ErrLeased
-	// ErrGroup comes from txlog: the entry belongs to a compensable group, which is decided for as
-	// a whole.
-	ErrGroup = txlog.ErrGroup
-	// ErrUnconfirmed comes from txlog: the outcome of the request is unknown. The audit tells,
-	// once the log answers.
-	ErrUnconfirmed = txlog.ErrUnconfirmed
 	// ErrInvalid is matched by the error of an invalid request: an unknown state, a limit below 0,
 	// a discard without a reason, an empty data source name.
 	ErrInvalid = errors.New("ops: the request is not valid")

@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Trial is the result of a trial.
@@ -44,8 +45,8 @@ const (
 
 // Try runs the entry's statements in a local transaction of its target and rolls it back. It waits
 // at most 10 s in all and leaves neither locks nor a receipt. It is audited first. The database's
-// answer is in the Trial. Errors: ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (the text says
-// why a trial is impossible), or ErrTarget for an unreachable target.
+// answer is in the Trial. Errors: txlog.ErrNotFound, txlog.ErrLeased, ErrNoTarget, ErrInvalid
+// (the text says why a trial is impossible), or ErrTarget for an unreachable target.
 func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := by.Check(Try); err != nil {
 		return nil, err
@@ -90,7 +91,7 @@ func (e *explained) Is(target error) bool { return target == e.kind }
 func (s *Store) triable(u *entry.Unit) (to delivery.Target, err error) {
 	switch {
 	case u.Leased:
-		return to, fmt.Errorf("%w: %s", ErrLeased, u.ID)
+		return to, fmt.Errorf("%w: %s", txlog.ErrLeased, u.ID)
 	case u.Undo != nil:
 		return to, fmt.Errorf("%w: a compensation is not tried: its effect depends on which parts are applied", ErrInvalid)
 	case u.Unreadable != nil:

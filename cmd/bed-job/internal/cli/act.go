@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/txlog"
 )
 
 // An action is a decision about entries.
@@ -175,7 +176,7 @@ func (c *clerk) named(ctx context.Context, d *desk, ids []string, done *acted) e
 		if c.dryRun {
 			var u *entry.Unit
 			if u, err = d.log.Get(ctx, id); err == nil && u.Leased {
-				err = ops.ErrLeased
+				err = txlog.ErrLeased
 			}
 		} else {
 			_, err = ask(ctx, d.log, func(ctx context.Context) (any, error) { return nil, d.Act(ctx, c.Action, id, c.by(c.reason)) })
