@@ -181,10 +181,16 @@ func (s *SQLStorage) inside() *SQLStorage { return s }
 
 func init() {
 	logdb.Of = func(storage any) logdb.SQL {
-		if s, ok := storage.(interface{ inside() *SQLStorage }); ok && s.inside() != nil {
-			return sqlLog{s.inside()}
+		for {
+			if s, ok := storage.(interface{ inside() *SQLStorage }); ok && s.inside() != nil {
+				return sqlLog{s.inside()}
+			}
+			wrapper, ok := storage.(interface{ Unwrap() Storage })
+			if !ok {
+				return nil
+			}
+			storage = wrapper.Unwrap()
 		}
-		return nil
 	}
 }
 

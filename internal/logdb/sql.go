@@ -64,21 +64,16 @@ type SQL interface {
 	CompensateAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (*entry.Unit, error)
 }
 
-// Of returns the SQL of a storage that is, or embeds, a *txlog.SQLStorage other than nil; nil for
-// any other storage. Package txlog sets it.
+// Of returns the SQL of a storage that is, embeds, or wraps (by a method Unwrap that returns a
+// txlog.Storage) a *txlog.SQLStorage other than nil; nil for any other storage. Package txlog sets
+// it.
 var Of func(storage any) SQL
 
-// Journal returns the journal of a storage, or of a storage that it wraps (by a method Unwrap
-// that returns another S); nil without one.
-func Journal[S any](storage S) *journal.Journal {
-	for {
-		if log := Of(storage); log != nil {
-			return log.Journal()
-		}
-		wrapper, ok := any(storage).(interface{ Unwrap() S })
-		if !ok {
-			return nil
-		}
-		storage = wrapper.Unwrap()
+// Journal returns the journal of a storage (see Of); nil without one.
+func Journal(storage any) *journal.Journal {
+	log := Of(storage)
+	if log == nil {
+		return nil
 	}
+	return log.Journal()
 }

@@ -17,7 +17,7 @@ import (
 // Keys are the order keys of a log, as a job looks after them.
 type Keys struct {
 	txlog.Storage
-	// Timeout bounds a step of Heal.
+	// Timeout bounds a step in the log.
 	Timeout time.Duration
 	Logger  logrus.FieldLogger
 
@@ -61,8 +61,11 @@ func (k *Keys) Purge(ctx context.Context, d *dialect.Dialect, conn driver.Conn, 
 	}
 	log := logdb.Of(k.Storage)
 	for after, more := "", log != nil; more && time.Now().Before(end); more = after != "" {
+		ctx, cancel := context.WithTimeout(ctx, k.Timeout)
 		var err error
-		if after, _, err = log.PurgeOrder(ctx, places[0].Retention, after); err != nil {
+		after, _, err = log.PurgeOrder(ctx, places[0].Retention, after)
+		cancel()
+		if err != nil {
 			return err
 		}
 	}
