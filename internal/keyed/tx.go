@@ -173,10 +173,11 @@ func (t *Tx) Store(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u 
 			return attempt.Outcome{Class: dialect.Refused, Err: errNoResponse}
 		}
 	}
-	t.Mark(u)
 	out := attempt.Fence(ctx, d, conn, u, r)
 	if out.Err == nil {
-		out = attempt.StoreAnswer(ctx, d, conn, u, r, t.answer)
+		own := &entry.Unit{DataSource: t.src.Name} // u may be on its way to the log
+		t.Mark(own)
+		out = attempt.StoreAnswer(ctx, d, conn, own, r, t.answer)
 	}
 	if out.Err != nil {
 		if t.Kept != nil && dberr.Of(out.Err).State == abortedBefore {
