@@ -214,7 +214,8 @@ func (s *source) deliver(ctx context.Context, u *entry.Unit, run attempt.Runner)
 	return a
 }
 
-// attempt runs u on a connection. It does not trust entries, and rejects anything but DML before it runs a statement.
+// attempt runs u on a connection. It does not trust entries: it rejects anything but DML before it
+// runs a statement.
 func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *entry.Unit, run attempt.Runner) try {
 	err := in.InSession(ctx, conn, u)
 	if err == nil && u.NotReplayable == "" {

@@ -80,8 +80,8 @@ func (c Claimed) voided() claim.Result {
 	return claim.Result{Kind: claim.Refused}
 }
 
-// unlessApplied starts the compensation because of a unit that will not be tried again. done is
-// false if its receipt met exists, or if the compensation is no longer in the log.
+// unlessApplied starts the compensation for a unit that gets no further try. done is false for a
+// unit with a receipt (met), and without a compensation in the log.
 func (c Claimed) unlessApplied(cause, said string) (met attempt.Outcome, r claim.Result, done bool) {
 	met, part, doubt := c.look(c.DataSource, c.Unit)
 	switch (Known{Over: true, Parts: []Part{part}}).Decide() {
