@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"time"
 
@@ -41,7 +42,9 @@ type committing struct {
 	t        *localTx
 	unit     entry.Unit
 	receipts attempt.Receipts
-	ended    ending
+	// entries write the entries of WithTx.
+	entries []dialect.Call
+	ended   ending
 }
 
 // commit ends the open transaction. It logs the writes before COMMIT, and removes their entry
@@ -65,13 +68,14 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		return false, t.unmet.err
 	}
 	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
+	entries := t.seal()
 	switch {
-	case t == nil || !t.withoutEntry():
+	case !entries && (t == nil || !t.keyed.Keeps() && (len(t.homes) == 0 || c.c.shared == nil)):
 	case len(t.order) > 0: // sent before the transaction was met as that of WithTx
 		c.undo(how.undo)
 		return false, errOwnRows
 	default:
-		return false, x.commitHome(ctx, gone)
+		return false, x.commitHome(ctx, gone, entries)
 	}
 	if t == nil || len(t.statements) == 0 || t.state == txAborted || gone {
 		out := x.end(ctx)
@@ -79,6 +83,10 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			return false, attempt.Certain(out.Err, dialect.Unreachable)
 		}
 		return false, c.c.leftOpen(out.Err)
+	}
+	if c.c.shared != nil {
+		c.undo(how.undo)
+		return false, c.c.shared
 	}
 	under := t.under
 	if under.soft == nil {
@@ -117,16 +125,26 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 // commitHome commits a transaction that holds entries, or the response to a request. With an entry
 // of its own it would be delivered twice. After an unanswered COMMIT, End finds out the outcome,
 // or the resent request does.
-func (x *committing) commitHome(ctx context.Context, gone bool) error {
+func (x *committing) commitHome(ctx context.Context, gone, entries bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, x.c.c.cfg.AttemptTimeout)
 	defer cancel()
 	if x.t.keyed.Keeps() {
 		x.t.keyed.Kept.Ends = x.t.ends()
 	}
+	if entries && x.t.state != txAborted && !gone {
+		if x.entries, err = x.t.entries(ctx); err != nil {
+			x.c.undo(x.undo)
+			return err
+		}
+	}
 	sent := time.Now()
 	out := x.end(ctx)
 	unanswered := out.Err != nil && !out.Class.Answered()
+	var unwritten *dialect.EntriesError
 	switch {
+	case errors.As(out.Err, &unwritten):
+		x.c.undo(x.undo)
+		return x.t.unwrittenEntries(unwritten.Err)
 	case x.ended.open:
 		return out.Err
 	case out.Err == nil && x.t.state != txAborted:
@@ -154,7 +172,14 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 			return c.lossy(out)
 		}
 	}
-	x.ended = x.finish(ctx)
+	if len(x.entries) == 0 {
+		x.ended = x.finish(ctx)
+	} else {
+		x.ended.Outcome = c.lossy(attempt.CommitEntries(ctx, c.c.dialect, &c.session, x.entries, x.plain, func(ctx context.Context) attempt.Outcome {
+			x.ended = x.finish(ctx)
+			return x.ended.Outcome
+		}))
+	}
 	if x.ended.Err != nil && !x.ended.Class.Answered() {
 		// It may not have been sent, and the connection still works.
 		c.undo(x.undo)

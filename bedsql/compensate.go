@@ -76,22 +76,11 @@ func newCompensation(s *SoftTransaction, c *connector) *stagedUnit {
 func joinGroup(u, back *stagedUnit) {
 	if u.unit.Receipt == "" {
 		u.c.leaveReceipt(&u.unit)
-		u.forced = true
 	}
-	u.part, u.Ending, u.unit.CompensateAfter = addPart(&back.unit, &u.unit), besteffort.HoldSettled, back.unit.CompensateAfter
+	part := addPart(&back.unit, &u.unit)
+	u.Ending, u.unit.CompensateAfter = besteffort.HoldSettled, back.unit.CompensateAfter
 	for i := range u.unit.Statements {
-		u.unit.Statements[i].Part = u.part
-	}
-}
-
-// leaveGroup reverts joinGroup if the compensation is gone.
-func leaveGroup(u, back *stagedUnit) {
-	if back != nil || u.part == 0 {
-		return
-	}
-	u.part, u.Ending, u.unit.CompensateAfter = 0, besteffort.ParkRefused, 0
-	if u.forced {
-		u.unit.Receipt, u.unit.Place, u.forced = "", "", false
+		u.unit.Statements[i].Part = part
 	}
 }
 
@@ -113,19 +102,41 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 	}
 	back := newCompensation(s, s.staged.writes[first].c)
 	for _, u := range units {
-		if err := u.c.forceReceipts(ctx); err != nil {
-			return nil, err
+		if s.home == nil { // else they were looked for when the writes were recorded
+			if err := u.c.forceReceipts(ctx); err != nil {
+				return nil, err
+			}
 		}
 		joinGroup(u, back)
 	}
+	parts := len(units)
 	for _, w := range s.staged.writes[first:] {
-		if w.undo {
-			w.statement.Part = 1 + slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
-			back.writes = append(back.writes, w)
-			back.unit.Statements = append(back.unit.Statements, w.statement)
+		if !w.undo {
+			continue
 		}
+		part := 1 + slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
+		if part == 0 { // the rows of the transaction of WithTx
+			if s.home.own == nil {
+				parts++
+				s.home.own = ownPart(s, w.c, back, parts)
+			}
+			part = parts
+		}
+		w.statement.Part = part
+		back.writes = append(back.writes, w)
+		back.unit.Statements = append(back.unit.Statements, w.statement)
 	}
 	return back, nil
+}
+
+// ownPart adds the own rows of the transaction of WithTx to a group, as its part n, and returns
+// their unit. It has no entry; its receipt is left by the transaction.
+func ownPart(s *SoftTransaction, c *connector, back *stagedUnit, n int) *stagedUnit {
+	own := &stagedUnit{c: c}
+	c.inFlight(scope{soft: s}, true, &own.unit, nil, nil)
+	addPart(&back.unit, &own.unit)
+	own.unit.TransactionID, own.unit.Statements = s.id, []entry.Statement{{Part: n}}
+	return own
 }
 
 // forceReceipts looks for the table of receipts, for a write under AtLeastOnce that needs it

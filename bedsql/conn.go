@@ -72,6 +72,9 @@ var (
 // bed cannot see how you use it, so from then on writes on this connection run unlogged (see
 // Config.Pinned).
 func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
+	if err := c.tx.carries(statement{class: sqltext.Class{ImplicitCommit: true}}); err != nil {
+		return nil, err
+	}
 	if err := c.ensure(ctx); err != nil {
 		return nil, err
 	}
@@ -162,12 +165,7 @@ func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 
 // ExecContext implements driver.ExecerContext.
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	under := scopeOf(ctx)
-	if under.own != nil { // its text is not to be read, nor kept
-		r, err := c.runOwn(ctx, under.own, statement{Call: dialect.Call{SQL: query, Args: args}})
-		return r.Result, err
-	}
-	r, err := c.route(ctx, under, c.asText(query, c.read(ctx, query), args, false))
+	r, err := c.route(ctx, scopeOf(ctx), c.asText(query, c.read(ctx, query), args, false))
 	return r.Result, err
 }
 

@@ -58,6 +58,12 @@ type connector struct {
 	deliverer *besteffort.Deliverer
 	// receipts describe the receipts of writes through this connector.
 	receipts attempt.Receipts
+	// dials counts the dials, and reaches has what is known of logs by their storage, for WithTx.
+	dials   atomic.Int64
+	reaches sync.Map
+	// shared is the error of a write that is not recorded under WithTx, if the log is in the target's
+	// own file.
+	shared error
 	// session is the resolved session of the last dial; nil before.
 	session atomic.Pointer[string]
 	guard   *guard
@@ -116,9 +122,6 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	if err := attempt.CheckReceiptSchema(&t); err != nil {
 		return nil, err
 	}
-	if err := refuseSharedFile(t, cfg); err != nil {
-		return nil, err
-	}
 	cfg = cfg.withDefaults()
 	log := cfg.Logger.WithField("data_source", t.DataSource)
 	c := &connector{
@@ -126,6 +129,7 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 		cfg:     cfg,
 		texts:   sqltext.NewCache(t.Dialect.Flavor, cachedTexts),
 		log:     log,
+		shared:  sharedFile(t, cfg),
 	}
 	c.reach(t, attempt.Receipts{
 		LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
@@ -188,9 +192,9 @@ func leavesReceipts(d *dialect.Dialect, dataSource string) error {
 		"open it by bedsql/mysql, bedsql/postgres or bedsql/sqlite, or choose AtLeastOnce", d.Name, dataSource)
 }
 
-// refuseSharedFile keeps a SQLite log out of the target's own file, because the entry and the
-// write would wait for each other.
-func refuseSharedFile(t delivery.Target, cfg Config) error {
+// sharedFile returns the error of writes to a target whose own file has the SQLite log, because the
+// entry and the write would wait for each other. WithTx writes both in one transaction.
+func sharedFile(t delivery.Target, cfg Config) error {
 	s, ok := cfg.Storage.(interface {
 		Driver() string
 		Location() string
@@ -205,7 +209,7 @@ func refuseSharedFile(t delivery.Target, cfg Config) error {
 		}
 	}
 	if same {
-		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own", t.DataSource)
+		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own, or write in a transaction of bedsql.WithTx", t.DataSource)
 	}
 	return nil
 }
@@ -249,6 +253,7 @@ func (c *connector) Close() error {
 
 // dial opens a bare connection, with the facts of its session.
 func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
+	c.dials.Add(1)
 	conn, facts, err := target.Dial(ctx, &c.target.Target)
 	if facts.Corrected != "" && !c.corrected.Swap(true) {
 		c.log.WithField("settings", facts.Corrected).Warn("bed: the server's defaults would leave writes uncommitted that were answered; " +

@@ -81,6 +81,9 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if err := c.tx.stays(s.class); err != nil {
 		return err
 	}
+	if err := c.tx.carries(s); err != nil {
+		return err
+	}
 	if err := under.unchecked(s, c.c.dialect.Flavor); err != nil {
 		return err
 	}
@@ -170,7 +173,6 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 		case sqltext.DDL:
 			t.unreplayable(notPlainDML)
 		case sqltext.Session, sqltext.Opaque, sqltext.Multi:
-			t.home.distrust() // it may have rolled back a part
 			t.move(notPlainDML)
 		case sqltext.Savepoint:
 			t.save(cl.Name)
@@ -237,6 +239,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		return nil, err
 	}
 	local := c.open(ctx)
+	local.level, local.readOnly = sql.IsolationLevel(opts.Isolation), opts.ReadOnly
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
 	if opts.ReadOnly && under.key != nil && !under.unlogged {
 		local.mode = txReadOnly
@@ -319,7 +322,7 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.O
 	if c.c.dialect.Flavor == sqltext.Postgres && dberr.Of(err).State != "" {
 		// Without a SQLSTATE the driver refused it (an argument that does not fit), and the
 		// server's transaction is unaffected.
-		t.state = txAborted
+		t.abort(true)
 	}
 	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
 		t.lose(err)

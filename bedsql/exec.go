@@ -40,6 +40,9 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
 	}
+	if c.c.shared != nil {
+		return attempt.Reply{}, c.c.shared
+	}
 	receipt := c.c.cfg.Guarantee == ExactlyOnce
 	if under != (scope{}) {
 		receipt = under.exactlyOnce(&c.c.cfg)

@@ -17,18 +17,17 @@ type features struct {
 	// order is their order key, if they are ordered.
 	order   string
 	ordered bool
-	// own is set for bed's own statements, which write an entry in that transaction of WithTx.
-	own *home
+	// met is set for the query by which WithTx meets the connection of its transaction.
+	met *home
 	// id is the message's, and its entry's.
 	id string
 }
 
-// asked attends to a statement of bed's own, and to a compensation. done is false if the statement
-// goes on.
+// asked attends to the query of WithTx, and to a compensation. done is false if the statement goes
+// on.
 func (c *Conn) asked(ctx context.Context, under scope, s statement) (r attempt.Reply, err error, done bool) {
-	if under.own != nil {
-		r, err = c.runOwn(ctx, under.own, s)
-		return r, err, true
+	if under.met != nil && c.tx != nil {
+		return attempt.Reply{Rows: new(attempt.Rows)}, c.tx.meets(ctx, under.met), true
 	}
 	if under.undo {
 		err = undoes(under.soft, under, c, s)

@@ -2,6 +2,7 @@ package bedsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -11,11 +12,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/logdb"
-	"github.com/bedsql/bed/internal/order"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -23,47 +26,56 @@ import (
 // anything else that runs statements in one.
 type DBTX = entry.DBTX
 
-// WithTx makes a soft transaction whose entries are rows of tx. tx is a local transaction of the
-// application in a database on the transaction log's server. The entries commit with its own rows,
-// or not at all. Statements sent through tx run now, as ever. A write under the context of Begin
-// through another bed database is recorded at once, by an INSERT in tx. A savepoint, a deadlock, a
-// crash or a lost COMMIT affects it in the same way as the rows. Writes under its context follow
-// the rules of Staged; Results return ErrStaged until End.
+// WithTx makes a soft transaction whose entries commit with tx, or not at all. tx is a local
+// transaction of the application, in a database that is opened through bed and on the transaction
+// log's server. Statements sent through tx run now, as ever. A write under the context of Begin
+// through another bed database is recorded in memory. The COMMIT of tx writes the entries of these
+// writes beside the rows of tx, in the same round trip on MariaDB and PostgreSQL. A ROLLBACK TO a
+// savepoint drops the writes recorded since. Writes under the context follow the rules of Staged;
+// Results return ErrStaged until End.
 //
-// tx may belong to a wrapped or a bare driver. For PostgreSQL it must use the log's own database.
-// For MySQL and MariaDB it must use the same server, with the rights to SELECT, INSERT and UPDATE
-// in the log's schema. For SQLite it must belong to a bare driver on the log's own file, and it
-// then holds the file's one write lock until it ends. If tx does not reach the log, the first
-// write gets a *LogElsewhereError; tx stays usable. A write through the database of a wrapped tx
-// is an error: use tx. One statement runs in tx at a time.
+// For PostgreSQL tx must use the log's own database. For MySQL and MariaDB it must use the same
+// server, with the rights to SELECT and INSERT in the log's schema. For SQLite the log must be in
+// tx's own file, which no other write through bed may then share. This is checked on another
+// connection when the first write is recorded, which gets a *LogElsewhereError; tx stays usable. A
+// write through the database of tx is an error: use tx.
+//
+// From the first recorded write on, a statement that could end tx unseen is refused with ErrStaged:
+// send it before. On MySQL and MariaDB these are CALL, EXECUTE, DDL and several statements in one
+// text; everywhere COMMIT as text, and a ROLLBACK TO a savepoint that bed did not see. If the
+// entries cannot be written, Commit rolls back, and returns a *NotLoggedError or *LogElsewhereError.
+// A transaction that records nothing is committed like any other.
 //
 // Call End after Commit: it delivers the committed entries. Without it, or after a crash, the job
 // delivers at its next round, whatever its MaxDeliveryTryDelay is. End returns ErrRolledBack after
-// a Rollback, and ErrNotCommitted before the Commit. After an unanswered COMMIT, or if the entries
-// of a bare driver's tx are missing, End finds out the outcome or returns ErrUnknownOutcome. The
-// transaction may be long: no lease runs before End. COMMIT of a wrapped tx then needs no entry of
-// its own, and an unanswered one is ErrUnknownOutcome.
+// a Rollback, and ErrNotCommitted before the Commit. An unanswered COMMIT is ErrUnknownOutcome; End
+// then finds out the outcome, or returns ErrUnknownOutcome too. The transaction may be long: no
+// lease runs before End.
 //
-// Begin returns an error for a nil tx and for a pool, which is not a transaction.
+// Begin returns an error for a nil tx, for a pool, and for a transaction of a bare driver.
 func WithTx(tx DBTX) TxOption {
 	return func(s *SoftTransaction) {
 		s.staged = &staging{sums: map[string]stagedSum{}}
-		s.home = &home{soft: s, tx: tx, turn: make(chan struct{}, 1)}
+		s.home = &home{soft: s, keys: map[string]*keyed.Write{}}
 		v := reflect.ValueOf(tx)
 		_, pool := tx.(interface{ SetMaxOpenConns(int) })
 		_, ends := tx.(interface{ Commit() error })
 		_, cache := tx.(interface{ Reset() }) // gorm's of prepared statements
 		switch {
 		case !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil():
-			s.unusable = errors.New("bed: With needs an open local transaction, it was given nil")
+			s.unusable = errors.New("bed: WithTx needs an open local transaction, it was given nil")
 		case pool || cache && !ends:
-			s.unusable = fmt.Errorf("bed: With needs an open local transaction, it was given a pool of connections (%T): begin one by BeginTx", tx)
+			s.unusable = fmt.Errorf("bed: WithTx needs an open local transaction, it was given a pool of connections (%T): begin one by BeginTx", tx)
+		default:
+			s.home.covered = kept.Covers(s.ctx, tx)
+			if err := s.home.meet(s.ctx, tx); err != nil {
+				s.unusable = err
+			}
 		}
 	}
 }
 
-// homeState is the known state of the transaction of WithTx. Only a wrapped driver's transaction
-// has a known state.
+// homeState is the known state of the transaction of WithTx.
 type homeState uint8
 
 const (
@@ -72,92 +84,100 @@ const (
 	homeRolledBack
 	// homeUnknown means that COMMIT was sent and not answered.
 	homeUnknown
+	// homeReplayed means that the receipt of the transaction's idempotency key answered it. The
+	// writes recorded then are in the log or delivered.
+	homeReplayed
 )
 
-// home is the application's transaction that holds a soft transaction's entries.
+// home is the application's transaction with whose COMMIT the entries of a soft transaction are
+// written.
 type home struct {
 	soft *SoftTransaction
-	tx   DBTX
-	// turn is full while a write is being recorded in tx, or End is at work.
-	turn chan struct{}
+	// covered means that the transaction is that of a request whose key is the soft transaction's.
+	covered bool
+
+	// meeting sets these fields, and nothing changes them.
+
+	local  *localTx
+	from   *connector
+	source string
+	level  sql.IsolationLevel
 
 	// mu guards the fields below, and soft.staged.
-	mu sync.Mutex
-	// local is tx on its wrapped connection, and source is its data source. They are nil until a
-	// statement of ours has met it, and for a bare driver.
-	local  *localTx
-	source string
-	// before is another home that writes in local.
-	before *home
-	state  homeState
+	mu    sync.Mutex
+	state homeState
 	// sent is when COMMIT was sent.
 	sent time.Time
-	// proved means that tx reaches the log.
-	proved bool
-	// distrusted means that a statement in tx may have undone or committed entries unseen.
-	distrusted bool
-	// rollbacks counts the rollbacks to savepoints.
-	rollbacks int
-	// writing is the data source of the entry being written.
-	writing string
-	units   []*stagedUnit
-	// undo is the compensation, nil until one is recorded. own is the number of the part with the
-	// transaction's own rows, from 1.
-	undo *stagedUnit
-	own  int
-	// replayed are the units that an earlier request under the transaction's key recorded.
-	replayed []*stagedUnit
+	// aborted is set while PostgreSQL accepts only a rollback. closed is why nothing more can be
+	// recorded.
+	aborted bool
+	closed  error
+	// keys are the writes under the transaction's idempotency key, by data source.
+	keys map[string]*keyed.Write
+	// COMMIT sets the units, their compensation, and the unit with the transaction's own rows, a
+	// part of a group with a compensation.
+	units     []*stagedUnit
+	undo, own *stagedUnit
 }
 
 var (
 	errWithRolledBack = fmt.Errorf("%w: the write was rolled back", ErrStaged)
 	errUseHome        = errors.New("bed: the write was neither logged nor sent: it is for the database of the transaction of WithTx, send it through that transaction")
-	// errReplayed means that the receipt of the transaction's idempotency key answers it. The
-	// entries recorded then are in the log or delivered.
-	errReplayed = errors.New("bed: the transaction is answered by its idempotency key")
+	errReplayed       = errors.New("bed: the transaction is answered by its idempotency key")
 )
 
-// rollbackTo begins the statements that roll back a half-written entry, here and in the log.
-const rollbackTo = "ROLLBACK TO SAVEPOINT bed_"
-
-const releaseGroup = "RELEASE SAVEPOINT bed_group"
-
-// meet notes the wrapped connection on which a statement of ours arrives. It returns an error if
-// the statement must not be sent there.
-func (h *home) meet(c *Conn) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := c.tx
-	switch {
-	case c.c.target.DataSource == h.writing:
-		return errUseHome
-	case t == nil || h.local != nil && h.local != t:
-		return errors.New("bed: no local transaction is open on the connection of WithTx, or another one than before")
-	case t.state == txLost:
-		return t.lostError()
-	case t.keyed.Replays():
-		return errReplayed
-	case h.local == nil:
-		h.local, h.source, h.before = t, c.c.target.DataSource, t.home
-		t.home = h
-		h.distrusted = h.distrusted || c.pinned != "" && c.pinnedBy == "" // raw access
+// meet finds the wrapped connection of tx by a query, which reaches it through any tracer or mapper
+// around it. The connection answers without a round trip: see asked.
+func (h *home) meet(ctx context.Context, tx DBTX) error {
+	rows, err := tx.QueryContext(scope{features: features{met: h}}.in(ctx), "SELECT 1")
+	if err == nil {
+		for rows.Next() {
+			continue
+		}
+		err = errors.Join(rows.Err(), rows.Close())
 	}
+	switch {
+	case h.local != nil && err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	const bare = "bed: WithTx needs an open local transaction of a database that is opened through bed, as by sql.Open(\"bed-mysql\", dsn) or its package's NewConnector; it was given a %T of another driver, or one that has ended"
+	if err != nil {
+		return fmt.Errorf(bare+": %w", tx, err)
+	}
+	return fmt.Errorf(bare, tx)
+}
+
+// meets notes that h writes in t, with the query of meet.
+func (t *localTx) meets(ctx context.Context, h *home) error {
+	if t.state == txLost {
+		return t.lostError()
+	}
+	if t.moved && t.mode == txLogged { // CALL may have ended it
+		if err := t.marks(ctx); err != nil {
+			return err
+		}
+		if err := t.still(ctx); err != nil {
+			return err
+		}
+	}
+	h.local, h.from, h.source, h.level = t, t.c.c, t.c.c.target.DataSource, t.level
+	switch {
+	case t.readOnly:
+		h.closed = fmt.Errorf("%w: its transaction was begun as a read-only one, and cannot write the entry", ErrStaged)
+	case t.c.pinned != "" && t.c.pinnedBy == "":
+		h.closed = errRaw
+	}
+	h.aborted = t.state == txAborted
+	t.homes = append(t.homes, h)
 	return nil
 }
 
-// isOf reports whether a statement under the soft transaction's context runs in the open
-// transaction of c, and this may be the transaction of WithTx.
-func (h *home) isOf(c *Conn) bool {
-	if h == nil || c.tx == nil {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.local != nil {
-		return h.local == c.tx
-	}
-	return !h.proved
-}
+var errRaw = fmt.Errorf("%w: there was raw access to the connection of its transaction", ErrStaged)
+
+// isOf reports whether the open transaction of c is that of WithTx.
+func (h *home) isOf(c *Conn) bool { return h != nil && c.tx != nil && h.local == c.tx }
 
 // ended records how the transaction ended; the first report wins.
 func (h *home) ended(how homeState, sent time.Time) {
@@ -168,320 +188,228 @@ func (h *home) ended(how homeState, sent time.Time) {
 	}
 }
 
-// distrust notes that our memory of the entries may be wrong. The log decides.
-func (h *home) distrust() {
-	for ; h != nil; h = h.before {
-		h.mu.Lock()
-		h.distrusted = true
-		h.mu.Unlock()
+// close keeps h from recording more.
+func (h *home) close(why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed == nil {
+		h.closed = why
 	}
 }
 
-// entries is how many writes are recorded.
-func (h *home) entries() int {
-	if h == nil {
-		return 0
-	}
+func (h *home) abort(aborted bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.aborted = aborted
+}
+
+// recorded is how many writes are recorded.
+func (h *home) recorded() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.soft.staged.writes)
 }
 
-// rollbackTo follows the transaction back to a savepoint.
-func (h *home) rollbackTo(sp savepoint) {
+// compensable reports whether the group has a compensation by now.
+func (h *home) compensable() bool {
 	if h == nil {
-		return
+		return false
 	}
-	if sp.home != h && sp.home != nil {
-		h.distrust() // others have written beside it
-		return
-	}
-	h.before.distrust()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.rollbacks++
-	h.keepFirst(sp.entries)
+	return h.soft.staged.sums[""].statements > 0
 }
 
-// keepFirst drops all writes but the first n. The caller holds mu.
+// keepFirst drops all writes but the first n, which a rollback to a savepoint does.
 func (h *home) keepFirst(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	gone := map[*stagedWrite]bool{}
 	for _, w := range h.soft.staged.writes[min(n, len(h.soft.staged.writes)):] {
 		gone[w] = true
 	}
-	h.forget(func(w *stagedWrite) bool { return gone[w] })
-}
-
-// forget drops the writes that are rolled back. The caller holds mu.
-func (h *home) forget(gone func(*stagedWrite) bool) {
-	h.soft.staged.remove(gone, errWithRolledBack)
-	stay := func(u *stagedUnit) bool {
-		u.writes = slices.DeleteFunc(slices.Clone(u.writes), gone)
-		return len(u.writes) > 0
-	}
-	if h.undo != nil && stay(h.undo) {
-		h.restate(h.undo, &h.undo.unit)
-	} else {
-		h.undo = nil // with the marks of the units before it
-	}
-	var units []*stagedUnit
-	for _, u := range h.units {
-		if stay(u) {
-			leaveGroup(u, h.undo)
-			h.restate(u, &u.unit)
-			units = append(units, u)
-		} else {
-			u.keyed.Back()
+	h.soft.staged.remove(func(w *stagedWrite) bool { return gone[w] }, errWithRolledBack)
+	for name, w := range h.keys {
+		if h.soft.staged.sums[name].statements == 0 {
+			w.Back()
+			delete(h.keys, name)
 		}
 	}
-	h.units = units
-}
-
-// restate has unit hold the statements of u, and then those of more.
-func (h *home) restate(u *stagedUnit, unit *entry.Unit, more ...*stagedWrite) {
-	unit.Statements = make([]entry.Statement, 0, len(u.writes)+len(more))
-	for _, writes := range [][]*stagedWrite{u.writes, more} {
-		for _, w := range writes {
-			if !w.undo {
-				w.statement.Part = u.part
-			}
-			unit.Statements = append(unit.Statements, w.statement)
-		}
-	}
-	unit.Order = slices.DeleteFunc(slices.Clone(unit.Order), func(o entry.Order) bool { // what was rolled back
-		is := func(w *stagedWrite) bool { return w.order == o.Key }
-		return !slices.ContainsFunc(u.writes, is) && !slices.ContainsFunc(more, is)
-	})
-	unit.Behind = ""
-	if n := len(u.writes); n > 0 {
-		unit.Behind = u.writes[n-1].behind
-	}
-	u.keyed.Mark(unit)
 }
 
 // looksAhead reports whether to look for the table of receipts before a write is recorded. Telling
-// the log its place would need the lock on an SQLite file, and tx holds that.
+// the log its place would need the lock on an SQLite file, and the transaction holds that.
 func (h *home) looksAhead(c *connector) bool {
 	s, ok := c.cfg.Storage.(interface{ Driver() string })
 	return !ok || s.Driver() != "sqlite"
 }
 
-// stage records writes for one data source in the transaction: all of them, or none.
-func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
+// stage records writes for one data source: all of them, or none.
+func (h *home) stage(ctx context.Context, writes []*stagedWrite) error {
 	if len(writes) == 0 {
 		return nil
 	}
-	if err := h.soft.enter(); err != nil {
+	if err := h.open(); err != nil {
 		return err
 	}
-	defer h.soft.leave()
-	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
+	c := writes[0].c
+	reach, log, err := h.reach(ctx, c)
+	for i := 0; i < len(writes) && err == nil; i++ {
+		err = log.Fits(&writes[i].statement, reach.MaxPacket)
+	}
+	if err != nil {
+		return h.unwritten(c, err)
+	}
+	if slices.ContainsFunc(writes, func(w *stagedWrite) bool { return w.order != "" }) && !h.issues(reach) {
+		return disordered("the transaction of WithTx reads from a snapshot, in which no number can be issued: begin it at READ COMMITTED")
+	}
+	if writes[0].undo {
+		if err := h.forceReceipts(ctx); err != nil {
+			return err
+		}
 	}
 	h.mu.Lock()
-	grouped := writes[0].undo || h.undo != nil
-	before := len(h.soft.staged.writes)
-	if _, err = h.soft.staged.admit(writes); err == nil && (grouped || len(writes) > 1) {
-		h.writing = writes[0].unit()
+	defer h.mu.Unlock()
+	if err := h.openLocked(); err != nil {
+		return err
 	}
-	h.mu.Unlock()
-	if err == nil && len(writes) == 1 && !grouped {
-		return h.add(ctx, writes[0])
+	staged, undo := h.soft.staged, writes[0].undo
+	switch {
+	case h.source == c.target.DataSource && !undo:
+		return errUseHome
+	case undo && h.source == c.target.DataSource:
+		if c.receipts.Schema == "" && c.target.Known(false) == nil {
+			return notRecorded("it is not known where the table bed_receipt of the transaction's database is, in which its part has to leave a receipt")
+		}
+	case undo && staged.sums[c.target.DataSource].statements == 0:
+		return notRecorded(nothingToUndo)
 	}
+	sum, err := staged.admit(writes)
 	if err != nil {
 		return err
 	}
-	own := scope{features: features{own: h}}.in(ctx)
-	if _, err := h.tx.ExecContext(own, "SAVEPOINT bed_group"); err != nil && !errors.Is(err, errReplayed) {
-		return h.unwritten(writes[0].c, err)
-	}
-	for _, w := range writes {
-		if err = h.add(ctx, w); err != nil {
-			break
-		}
-	}
-	if err == nil {
-		if _, err = h.tx.ExecContext(own, releaseGroup); err == nil || errors.Is(err, errReplayed) {
-			return nil
-		}
-		err = h.unwritten(writes[0].c, err)
-	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(own), undoTimeout)
-	defer cancel()
-	_, uerr := h.tx.ExecContext(undo, rollbackTo+"group")
-	if uerr == nil {
-		_, uerr = h.tx.ExecContext(undo, releaseGroup)
-	}
-	h.mu.Lock()
-	h.keepFirst(before)
-	h.mu.Unlock()
-	if uerr != nil {
-		h.distrust()
-		return fmt.Errorf("%w; roll back, the writes before it could not be undone: %w", err, uerr)
-	}
-	return err
-}
-
-// add records one write. The caller has the turn.
-func (h *home) add(ctx context.Context, w *stagedWrite) error {
-	log := logdb.Of(w.c.cfg.Storage)
-	if log == nil {
-		return h.unwritten(w.c, txlog.ErrLogElsewhere)
-	}
-	own := scope{features: features{own: h}}.in(ctx)
-	if !h.looksAhead(w.c) {
-		// SQLite runs in this process. An interrupted statement there may have taken effect.
-		own = context.WithoutCancel(own)
-	}
-	left := "" // the receipt that was written for it
-	for {
-		a, err := h.begin(ctx, w)
+	// A message has the fate of the rows alone.
+	if h.soft.key != nil && !c.sendsMessages() && h.keys[c.target.DataSource] == nil {
+		k, err := h.soft.key.Take(c.keys)
 		if err != nil {
 			return err
 		}
-		if a.receipt != nil && a.receipt.ID == left {
-			a.receipt = nil
-		} else if a.receipt != nil {
-			left = a.receipt.ID
+		k.Within(h.local.gone)
+		h.keys[c.target.DataSource] = k
+	}
+	staged.add(sum, writes...)
+	return nil
+}
+
+func (h *home) open() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.openLocked()
+}
+
+// openLocked returns an error if nothing more can be recorded.
+func (h *home) openLocked() error {
+	switch err := h.soft.recording(); {
+	case err != nil:
+		return err
+	case h.state != homeOpen || h.local.gone():
+		return fmt.Errorf("%w (%s): its transaction has ended, and the write was neither logged nor sent", ErrEnded, h.soft.id)
+	case h.aborted && h.closed == nil:
+		return fmt.Errorf("%w: its transaction is aborted, roll back to a savepoint before the error", ErrStaged)
+	}
+	return h.closed
+}
+
+// issues reports whether the numbers of order keys can be issued in the transaction.
+func (h *home) issues(r logdb.Reach) bool {
+	level := strings.ToUpper(h.level.String())
+	if h.level == sql.LevelDefault {
+		level = r.Isolation
+	}
+	return !r.Snapshots || level == "READ COMMITTED" || level == "READ UNCOMMITTED"
+}
+
+// reached is what is known of a log that the connections of a connector reach.
+type reached struct {
+	logdb.Reach
+	log logdb.SQL
+	// dials is the number of dials by then: a later one may lead elsewhere.
+	dials int64
+}
+
+// reach checks on a connection of its own whether the transaction's database has the log of c. The
+// transaction itself is never asked: a missing table would abort it, and a first query fixes its
+// snapshot.
+func (h *home) reach(ctx context.Context, c *connector) (logdb.Reach, logdb.SQL, error) {
+	from := h.from
+	if known, ok := from.reaches.Load(c.cfg.Storage); ok && known.(reached).dials == from.dials.Load() {
+		return known.(reached).Reach, known.(reached).log, nil
+	}
+	log := logdb.Of(c.cfg.Storage)
+	if log == nil || from.target.NoSideConnection {
+		return logdb.Reach{}, nil, txlog.ErrLogElsewhere
+	}
+	ctx, cancel := context.WithTimeout(ctx, from.cfg.AttemptTimeout)
+	defer cancel()
+	r := reached{log: log}
+	out := from.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
+		var err error
+		r.dials = from.dials.Load()
+		if r.Reach, err = log.Reach(ctx, visit{conn}); err != nil {
+			return attempt.Failed(from.dialect, err, true)
 		}
-		there := 0
-		if err = h.noteGroup(own, log, &a, w); err == nil {
-			there, err = log.AddWithin(own, h.tx, &a.unit, len(a.unit.Statements)-1, a.prove)
-		} else if errors.Is(err, errGroupGone) {
-			continue
+		return attempt.Outcome{}
+	})
+	if out.Err == nil {
+		from.reaches.Store(c.cfg.Storage, r)
+	}
+	return r.Reach, log, out.Err
+}
+
+// visit is a connection for the log's own statements.
+type visit struct{ driver.Conn }
+
+func (v visit) Exec(ctx context.Context, text string) (int64, error) {
+	res, _, err := attempt.Exec(ctx, v.Conn, text, nil)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (v visit) Query(ctx context.Context, text string) ([][]string, error) {
+	rows, err := attempt.Ask(ctx, v.Conn, text)
+	texts := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, value := range row {
+			texts[i] = append(texts[i], attempt.Text(value))
 		}
-		if done, err := h.added(a, w, there, err); done {
+	}
+	return texts, err
+}
+
+// forceReceipts looks for the tables of receipts of the parts of a group that gets a compensation.
+func (h *home) forceReceipts(ctx context.Context) error {
+	h.mu.Lock()
+	var parts []*connector
+	for _, w := range h.soft.staged.writes {
+		if !w.undo && !slices.Contains(parts, w.c) && h.looksAhead(w.c) {
+			parts = append(parts, w.c)
+		}
+	}
+	h.mu.Unlock()
+	for _, c := range parts {
+		if err := c.forceReceipts(ctx); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// addition is a write on its way into the transaction.
-type addition struct {
-	u *stagedUnit
-	// unit is u's with the write.
-	unit entry.Unit
-	// prove means that the transaction has not yet been seen to reach the log.
-	prove     bool
-	rollbacks int
-	// marked are the units that become parts of a group with this write. back is the group's
-	// compensation if it gets one more part. receipt is the forward receipt to be written for the
-	// transaction's own part.
-	marked  []*stagedUnit
-	back    *entry.Unit
-	receipt *entry.Unit
-}
-
-// begin begins to record a write.
-func (h *home) begin(ctx context.Context, w *stagedWrite) (a addition, err error) {
-	if err := h.soft.recording(); err != nil {
-		return a, err
-	}
-	c := w.c
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.state != homeOpen {
-		return a, fmt.Errorf("%w (%s): its transaction has ended, and the write was neither logged nor sent", ErrEnded, h.soft.id)
-	}
-	if h.local != nil && h.source == c.target.DataSource && !w.undo {
-		return a, errUseHome
-	}
-	if _, err := h.soft.staged.admit([]*stagedWrite{w}); err != nil {
-		return a, err
-	}
-	h.writing = w.unit()
-	if w.undo {
-		return h.beginUndo(w)
-	}
-	known := slices.Concat(h.units, h.replayed)
-	if i := slices.IndexFunc(known, func(u *stagedUnit) bool { return u.takes(w) }); i >= 0 {
-		a.u = known[i]
-	} else {
-		a.u = &stagedUnit{c: c}
-		keyed := h.soft.key != nil && !c.sendsMessages() // a message has the fate of the rows alone
-		if err = a.u.open(h.soft, w.id, keyed, w.receipt || h.undo != nil); err != nil {
-			return a, err
-		}
-		if c.cfg.Bus != nil {
-			a.u.unit.TraceParent = c.cfg.Bus.TraceParent(ctx)
-		}
-	}
-	if len(a.u.writes) == 0 {
-		a.marked = a.u.awaitIn(h.units)
-	}
-	if h.undo != nil && len(a.u.writes) == 0 {
-		if a.u.part == 0 {
-			joinGroup(a.u, h.undo)
-		}
-		a.back = &h.undo.unit
-	}
-	if w.receipt && a.u.unit.Receipt == "" {
-		return a, fmt.Errorf("%w: the first write for %s was at least once, and one to be delivered exactly once cannot join it", ErrStaged, h.writing)
-	}
-	a.unit, a.prove, a.rollbacks = a.u.unit, !h.proved, h.rollbacks
-	if a.unit.Order = order.With(a.unit.Order, w.order); w.order != "" {
-		a.u.RemoveLater = false
-	}
-	h.restate(a.u, &a.unit, w)
-	return a, nil
-}
-
-// added notes the outcome of recording a write; there is the number of statements in its unit now.
-// done is false if the caller must try again.
-func (h *home) added(a addition, w *stagedWrite, there int, err error) (done bool, _ error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.writing = ""
-	u, n := a.u, len(a.unit.Statements)
-	switch {
-	case errors.Is(err, errReplayed) && w.undo:
-		return true, nil
-	case errors.Is(err, errReplayed):
-		u.writes = append(u.writes, w)
-		h.restate(u, &u.unit)
-		if !slices.Contains(h.replayed, u) {
-			h.replayed = append(h.replayed, u)
-		}
-		return true, nil
-	case err == nil && there < n-1: // a savepoint was rolled back that was not seen
-		gone := u.writes[min(there, len(u.writes)):]
-		h.forget(func(w *stagedWrite) bool { return slices.Contains(gone, w) })
-		return false, nil
-	case err == nil && there != n:
-		err = errors.New("the transaction does not hold what was recorded in it")
-	}
-	if err != nil {
-		if len(u.writes) == 0 {
-			u.keyed.Back()
-		}
-		return true, h.unwritten(w.c, err)
-	}
-	h.distrusted = h.distrusted || h.rollbacks != a.rollbacks // was it before or after this one?
-	h.proved = true
-	sum, _ := h.soft.staged.admit([]*stagedWrite{w})
-	h.soft.staged.add(sum, w)
-	switch u.unit.Lease.Token, u.unit.AtOnce = a.unit.Lease.Token, true; {
-	case len(u.writes) > 0:
-	case w.undo:
-		h.undo = u
-	default:
-		h.units = append(h.units, u)
-		u.keyed.Within(h.local.gone)
-	}
-	w.behind = a.unit.Behind
-	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order
-	h.restate(u, &u.unit)
-	return true, nil
-}
-
-// unwritten is the error of a write that could not be recorded.
+// unwritten is the error of a write that cannot be recorded, or of a COMMIT whose entries could not
+// be written.
 func (h *home) unwritten(c *connector, err error) error {
 	switch {
-	case errors.Is(err, errUseHome):
-		return errUseHome
 	case errors.Is(err, txlog.ErrLogElsewhere):
 		e := &LogElsewhereError{DataSource: c.target.DataSource, Log: locationOf(c.cfg.Storage), Cause: err}
 		if err == txlog.ErrLogElsewhere { //nolint:errorlint // the kind of log says no more
@@ -502,24 +430,111 @@ func locationOf(s txlog.Storage) string {
 	return ""
 }
 
-// runOwn runs a statement of bed's own in the open transaction, to write an entry of a soft
-// transaction.
-func (c *Conn) runOwn(ctx context.Context, h *home, s statement) (r attempt.Reply, err error) {
-	if err := h.meet(c); err != nil {
-		return r, err
+// seal ends the recording at COMMIT. It reports whether entries are to be written. t may be nil.
+func (t *localTx) seal() (entries bool) {
+	if t == nil {
+		return false
 	}
-	before := false
-	if s.rows {
-		r, err = c.sendOnce(ctx, s)
-	} else {
-		r.Result, before, err = c.send(ctx, s)
+	for _, h := range t.homes {
+		h.close(fmt.Errorf("%w (%s): its transaction is being committed, and the write was neither logged nor sent", ErrEnded, h.soft.id))
+		entries = entries || h.recorded() > 0
 	}
+	return entries
+}
+
+// entries makes the units of what was recorded in t, and the calls that write their entries. It may
+// issue the numbers of order keys in t.
+func (t *localTx) entries(ctx context.Context) (calls []dialect.Call, err error) {
+	for _, h := range t.homes {
+		if err := h.makeUnits(ctx); err != nil {
+			return nil, err
+		}
+		if len(h.units) == 0 {
+			continue
+		}
+		c := h.units[0].c
+		reach, log, err := h.reach(ctx, c)
+		if err != nil {
+			return nil, h.unwritten(c, err)
+		}
+		var units []*entry.Unit
+		for _, u := range append(slices.Clip(h.units), h.undo) {
+			if u != nil {
+				units = append(units, &u.unit)
+			}
+		}
+		inserts, err := log.Within(ctx, visit{&t.c.session}, reach.MaxPacket, units...)
+		if err != nil {
+			return nil, h.unwritten(c, err)
+		}
+		for _, in := range inserts {
+			call := dialect.Call{SQL: in.SQL, Required: entry.Exactly(int64(in.Rows)), Entries: in.Find}
+			for i, a := range in.Args {
+				call.Args = append(call.Args, driver.NamedValue{Ordinal: i + 1, Value: a})
+			}
+			calls = append(calls, call)
+		}
+		if h.own != nil {
+			r := h.own.c.receipts
+			if place := h.own.c.target.Known(false); place != nil {
+				r.Place = place.Name
+			}
+			calls = append(calls, r.Insertion(h.own.c.dialect.Flavor, &h.own.unit))
+		}
+	}
+	return calls, nil
+}
+
+// makeUnits makes the units of h.
+func (h *home) makeUnits(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	units, err := h.soft.stagedUnits()
+	if err != nil {
+		return err
+	}
+	await(units)
+	for _, u := range units {
+		if len(u.unit.Order) > 0 {
+			u.RemoveLater = false
+		}
+	}
+	h.undo, err = stagedCompensation(ctx, h.soft, units)
+	h.units = units
+	return err
+}
+
+// unwrittenEntries is the error of COMMIT after err, a failure to write the entries of t.
+func (t *localTx) unwrittenEntries(err error) error {
+	h := t.homes[slices.IndexFunc(t.homes, func(h *home) bool { return len(h.units) > 0 })]
+	c := h.units[0].c
+	written := int64(-1)
+	var rows *RowsError
+	if errors.As(err, &rows) {
+		written = rows.Got
+	}
+	return h.unwritten(c, logdb.Of(c.cfg.Storage).Elsewhere(err, written))
+}
+
+// carries refuses a statement that could end t unseen, or roll back to a savepoint of which bed
+// does not know what was recorded since, while t has entries to write. t may be nil.
+func (t *localTx) carries(s statement) error {
+	if t == nil || !slices.ContainsFunc(t.homes, func(h *home) bool { return h.recorded() > 0 }) {
+		return nil
+	}
+	flavor, kind := t.c.c.dialect.Flavor, s.class.Kind
+	why := ""
 	switch {
-	case errors.Is(err, driver.ErrSkip): // database/sql brings it again, prepared
-	case err != nil:
-		c.failedInTx(ctx, err, before)
-	case strings.HasPrefix(s.SQL, rollbackTo):
-		c.tx.revive()
+	case s.class.ImplicitCommit, kind == sqltext.Control,
+		kind == sqltext.Multi && (flavor == sqltext.MySQL || endsWithin(flavor, s.SQL)),
+		flavor == sqltext.MySQL && (kind == sqltext.Opaque || kind == sqltext.Session && executes(flavor, s.SQL)):
+		why = "the statement could end the transaction of WithTx unseen, which has recorded a write: send it before that, and end the transaction by its Commit or Rollback"
+	case kind == sqltext.RollbackTo && (t.find(s.class.Name) < 0 || flavor == sqltext.MySQL && strings.ContainsFunc(s.class.Name, func(r rune) bool { return r > '~' })):
+		// MySQL also folds accents.
+		why = "the savepoint was not seen being set, so that it is not known which recorded writes it would drop"
 	}
-	return r, err
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrStaged, why)
 }

@@ -2,6 +2,7 @@ package bedsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -128,6 +129,7 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 		}
 	}
 	local := c.open(ctx)
+	local.level, local.readOnly = sql.IsolationLevel(opts.Isolation), opts.ReadOnly
 	if local.keyed = kt; !kt.Keeps() {
 		w.Within(local.gone)
 	}
@@ -147,7 +149,8 @@ type replayedTx struct {
 // Commit implements driver.Tx.
 func (t *replayedTx) Commit() error {
 	c := t.c
-	c.tx.commits()
+	c.tx.seal()
+	c.tx.tell(homeReplayed, time.Now())
 	c.undo(c.rollback(t.ctx, t.inner))
 	c.closed()
 	return c.c.keys.Refused(t.keyed.Whole())
@@ -159,22 +162,32 @@ func (t *replayedTx) Commit() error {
 const unseen = "bed_unseen"
 
 var errEndedUnseen = errors.New("a statement in it, such as CALL, has committed it or rolled it back: " +
-	"in a transaction under an idempotency key no procedure may")
+	"in a transaction under an idempotency key, or of WithTx, no procedure may")
 
-// mark protects a transaction under a key. It refuses s if s would end t, and sets the savepoint if
-// s could end t unseen. t may be nil.
+// mark protects a transaction under a key or of WithTx. It sets the savepoint if s could end t
+// unseen. Under a key it refuses s if s would end t. t may be nil.
 func (t *localTx) mark(ctx context.Context, s statement) error {
-	if t == nil || t.keyed == nil {
+	if t == nil || t.keyed == nil && len(t.homes) == 0 {
 		return nil
 	}
 	switch flavor, kind := t.c.c.dialect.Flavor, s.class.Kind; {
+	case t.keyed == nil && (s.class.ImplicitCommit || kind == sqltext.Control || kind == sqltext.Rollback):
+		return nil // it is seen
 	case s.class.ImplicitCommit, kind == sqltext.Control, kind == sqltext.Rollback:
 		return unusable("a statement would end the transaction, use its Commit or Rollback")
-	case kind == sqltext.Multi && endsWithin(flavor, s.SQL):
+	case kind == sqltext.Multi && endsWithin(flavor, s.SQL) && t.keyed != nil:
 		return unusable("one of several statements in one text would end the transaction")
 	case t.keyed.Replays(), flavor != sqltext.MySQL:
 		return nil
 	case kind != sqltext.Opaque && kind != sqltext.Multi && (kind != sqltext.Session || !executes(flavor, s.SQL)):
+		return nil
+	}
+	return t.marks(ctx)
+}
+
+// marks sets the savepoint, on MySQL.
+func (t *localTx) marks(ctx context.Context) error {
+	if t.c.c.dialect.Flavor != sqltext.MySQL {
 		return nil
 	}
 	_, _, err := attempt.Exec(ctx, t.c.inner, "SAVEPOINT "+unseen, nil)

@@ -2,6 +2,7 @@ package bedsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -48,8 +49,12 @@ type localTx struct {
 	marked bool
 	// moved means that unqualified names may lead elsewhere in its session than in others.
 	moved bool
-	// home writes entries in it; may be nil. With a home, its COMMIT needs no entry.
-	home *home
+	// homes are the soft transactions of WithTx whose entries its COMMIT writes. It then needs no
+	// entry of its own.
+	homes []*home
+	level sql.IsolationLevel
+	// readOnly means that BeginTx asked for that.
+	readOnly bool
 	// order has the order keys of its writes.
 	order []entry.Order
 }
@@ -89,9 +94,8 @@ type savepoint struct {
 	name  string
 	len   int
 	bytes int
-	// home had written entries entries.
-	home    *home
-	entries int
+	// recorded are the numbers of writes that the homes had recorded.
+	recorded []int
 }
 
 // find returns the index of the newest savepoint of that name, or -1.
@@ -129,7 +133,17 @@ func (t *localTx) move(why string) {
 // revive notes that an aborted transaction may go on.
 func (t *localTx) revive() {
 	if t.state == txAborted {
-		t.state = txOpen
+		t.abort(false)
+	}
+}
+
+// abort notes that PostgreSQL has aborted t, or that it goes on.
+func (t *localTx) abort(aborted bool) {
+	if t.state = txOpen; aborted {
+		t.state = txAborted
+	}
+	for _, h := range t.homes {
+		h.abort(aborted)
 	}
 }
 
@@ -169,7 +183,11 @@ func (t *localTx) add(s entry.Statement, cfg *Config) {
 }
 
 func (t *localTx) save(name string) {
-	t.savepoints = append(t.savepoints, savepoint{name, len(t.statements), t.bytes, t.home, t.home.entries()})
+	sp := savepoint{name: name, len: len(t.statements), bytes: t.bytes}
+	for _, h := range t.homes {
+		sp.recorded = append(sp.recorded, h.recorded())
+	}
+	t.savepoints = append(t.savepoints, sp)
 }
 
 // rollbackTo truncates the list. The savepoint itself stays, as in every
@@ -181,14 +199,19 @@ func (t *localTx) rollbackTo(name string) {
 		// The database knows the savepoint and the list does not, so the list is no longer
 		// reliable.
 		t.unreplayable("it rolled back to a savepoint that was not seen being set")
-		t.home.distrust()
 		return
 	}
 	if i < t.unmet.savepoints {
 		t.unmet = unmet{}
 	}
 	sp := t.savepoints[i]
-	t.home.rollbackTo(sp)
+	for i, h := range t.homes {
+		n := 0 // it was met later
+		if i < len(sp.recorded) {
+			n = sp.recorded[i]
+		}
+		h.keepFirst(n)
+	}
 	t.statements, t.bytes = t.statements[:sp.len], sp.bytes
 	t.savepoints = t.savepoints[:i+1]
 	if t.keyed != nil {
@@ -226,7 +249,7 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 		return
 	}
 	t.fate.CompareAndSwap(uint32(homeOpen), uint32(how))
-	for h := t.home; h != nil; h = h.before {
+	for _, h := range t.homes {
 		h.ended(how, sent)
 	}
 }
@@ -237,8 +260,10 @@ func (t *localTx) closed() { t.tell(homeRolledBack, time.Time{}) }
 // pinned notes why the session of t is pinned. unseen means that t may be rolled back, or committed,
 // unseen.
 func (t *localTx) pinned(why string, unseen bool) {
-	if unseen {
-		t.home.distrust()
+	for _, h := range t.homes {
+		if unseen {
+			h.close(errRaw)
+		}
 	}
 	t.move(why)
 	t.revive()
@@ -246,7 +271,7 @@ func (t *localTx) pinned(why string, unseen bool) {
 
 // ends returns the Ends of the soft transactions that write entries in t.
 func (t *localTx) ends() (all []func(context.Context) error) {
-	for h := t.home; h != nil; h = h.before {
+	for _, h := range slices.Backward(t.homes) {
 		all = append(all, h.soft.End)
 	}
 	return all
@@ -380,9 +405,9 @@ const inDoubt = "the outcome of one of its statements is not known"
 // changedSetting is the reason not to run a unit again after a statement that changed a setting.
 const changedSetting = "it changed a setting"
 
-// withoutEntry reports whether COMMIT writes no entry, because the transaction holds entries
-// itself or keeps a response. A write needs an entry to wait for its turn.
-func (t *localTx) withoutEntry() bool { return t.home != nil || t.keyed.Keeps() }
+// withoutEntry reports whether COMMIT may write no entry of its own, because it writes those of
+// WithTx or keeps a response. A write needs an entry to wait for its turn.
+func (t *localTx) withoutEntry() bool { return len(t.homes) > 0 || t.keyed.Keeps() }
 
 var errOwnRows = disordered("the own rows of a transaction of WithTx, of an HTTP request or of a consumer's message cannot wait; only what it records can")
 

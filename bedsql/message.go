@@ -62,28 +62,14 @@ func lanesOf(units []*stagedUnit) (lanes [][]*stagedUnit) {
 
 // await makes the messages among the units of a group wait for its other units.
 func await(units []*stagedUnit) {
-	for i, u := range units {
-		u.awaitIn(units[:i])
-	}
-}
-
-// awaitIn adds u to a group. If u is a message, it waits for the group's parts. If u is a part,
-// the group's messages wait for it, and awaitIn returns them.
-func (u *stagedUnit) awaitIn(group []*stagedUnit) (waiting []*stagedUnit) {
-	for _, other := range group {
-		message, part := other, u
-		if u.c.sendsMessages() {
-			message, part = u, other
-		}
-		if !message.c.sendsMessages() || part.c.sendsMessages() || slices.Contains(message.unit.After, part.unit.ID) {
-			continue
-		}
-		message.unit.After = append(slices.Clip(message.unit.After), part.unit.ID)
-		if part.Awaited = true; message == other {
-			waiting = append(waiting, message)
+	for _, message := range units {
+		for _, part := range units {
+			if message.c.sendsMessages() && !part.c.sendsMessages() {
+				message.unit.After = append(message.unit.After, part.unit.ID)
+				part.Awaited = true
+			}
 		}
 	}
-	return waiting
 }
 
 // run delivers units side by side. Messages follow the others, and only after their delivery. A

@@ -80,7 +80,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 	if s.unusable != nil {
 		return ctx, nil, s.unusable
 	}
-	if s.home != nil && kept.Covers(ctx, s.home.tx) {
+	if s.home != nil && s.home.covered {
 		s.key, in.key = nil, nil
 	}
 	in.soft, in.undo = s, false

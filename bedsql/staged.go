@@ -118,8 +118,7 @@ type stagedWrite struct {
 	// undo means a compensation, without a result.
 	undo  bool
 	order string // its order key
-	// behind is the predecessor of the unit, as of this write.
-	behind string
+	trace string // the trace of a write under WithTx, which has left it by COMMIT
 
 	mu     sync.Mutex
 	result driver.Result
@@ -260,6 +259,9 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	case c.c.target.NoSideConnection:
 		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
 	}
+	if c.c.shared != nil && s.home == nil {
+		return r, c.c.shared
+	}
 	if !s.key.Covers(under.key) {
 		return r, unusable("the staged soft transaction was begun without it")
 	}
@@ -289,6 +291,9 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 		order = "" // it undoes what its group did, whatever was delivered since
 	}
 	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt, order: order, id: under.id, undo: undo}
+	if c.c.cfg.Bus != nil && s.home != nil {
+		w.trace = c.c.cfg.Bus.TraceParent(ctx)
+	}
 	if w.receipt && (s.home == nil || s.home.looksAhead(c.c)) {
 		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.c.needsReceipts(err) {
 			return r, err

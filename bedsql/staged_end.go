@@ -31,10 +31,6 @@ type stagedUnit struct {
 	behind   error
 	err      error
 	panicked any
-	// part is its number in a compensable group, from 1; 0 means no such group. forced means that
-	// it was to be AtLeastOnce.
-	part   int
-	forced bool
 }
 
 // finishStaged writes all entries in one step and delivers them to their data sources side by
@@ -122,7 +118,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 // stagedUnits makes one unit for each data source and one for each message, in the order
 // of their first writes.
 func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
-	if err := s.ctx.Err(); err != nil {
+	if err := s.ctx.Err(); err != nil && s.home == nil {
 		return nil, s.discarded(err)
 	}
 	var units []*stagedUnit
@@ -146,7 +142,12 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			u.unit.Order = order.With(u.unit.Order, w.order)
 		}
 		u.unit.Statements = statements
-		if err := u.open(s, u.writes[0].id, s.key != nil, receipt); err != nil {
+		withKey := s.key != nil
+		if s.home != nil {
+			u.keyed = s.home.keys[u.c.target.DataSource]
+			withKey = u.keyed != nil
+		}
+		if err := u.open(s, u.writes[0].id, withKey, receipt); err != nil {
 			for _, other := range units {
 				other.keyed.Back()
 			}
@@ -160,10 +161,11 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 func (u *stagedUnit) open(s *SoftTransaction, id string, withKey, receipt bool) (err error) {
 	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: id}}, withKey || receipt, &u.unit, nil, u)
 	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
-	if withKey {
+	u.unit.TraceParent = u.writes[0].trace
+	if withKey && u.keyed == nil {
 		u.keyed, err = s.key.Take(u.c.keys)
-		u.keyed.Mark(&u.unit)
 	}
+	u.keyed.Mark(&u.unit)
 	return err
 }
 

@@ -61,6 +61,9 @@ func (c *Conn) sendUnlogged(ctx context.Context, s statement) (r attempt.Reply, 
 		if r, err = c.sendOnce(ctx, s); c.tx == nil && !errors.Is(err, driver.ErrSkip) && !errors.Is(err, driver.ErrBadConn) {
 			err = c.c.leftOpen(err)
 		}
+		if err != nil && c.tx != nil && len(c.tx.homes) > 0 {
+			c.failedInTx(ctx, err, false) // its COMMIT must not write the entries alone
+		}
 		return r, err
 	case c.tx != nil:
 		r, _, err = c.tx.require(ctx, s)

@@ -62,9 +62,9 @@ type column struct {
 	time   bool
 	// fixed is the SQL for a value that all new rows share.
 	fixed string
-	// within is the SQL for the value of a row that is written in a transaction of the
-	// application; nil means the usual value.
-	within func(*row) string
+	// within is the value in a row that is written in a transaction of the application; empty
+	// means the usual value.
+	within within
 	// asID is set if the value usually equals the row's id.
 	asID bool
 	// read takes the value from a unit's first row; nil means that the column is not read.
@@ -97,9 +97,9 @@ var columns = []column{
 		read: func(r *reading, v sql.NullString) { r.unit.Receipt = r.text(v) }},
 	{name: "fingerprint", text: func(r *row) string { return r.fingerprint },
 		read: func(r *reading, v sql.NullString) { r.unit.Fingerprint = r.text(v) }},
-	{name: "in_doubt", fixed: `1`, within: (*row).homeDoubt, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit, turnRows},
+	{name: "in_doubt", fixed: `1`, within: doubtful, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.InDoubt = r.number(v) != 0 }},
-	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, within: (*row).homeDue, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit, blockUnit},
+	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, within: dueAtOnce, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit, blockUnit},
 		read: func(r *reading, v sql.NullString) { r.next = r.number(v) }},
 	{name: "last_error", fixed: `NULL`, by: []kind{releaseOwned, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.LastError = v.String }},
@@ -107,20 +107,7 @@ var columns = []column{
 		read: func(r *reading, v sql.NullString) { r.unit.Parked = r.number(v) != 0 }},
 	{name: "lease_token", text: func(r *row) string { return r.token }, by: []kind{takeRows, releaseOwned, retryRows, parkRows, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Leased = v.Valid }},
-	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return `NULL` }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit}},
-}
-
-// homeDue makes the row due at once, unless it waits for another unit.
-func (r *row) homeDue() string { return strconv.FormatInt(r.lease, 10) }
-
-// homeDoubt marks units with a receipt. Their owner needs no lease, so that a job's attempt
-// may run beside its own. Without a receipt, a first attempt that meets a duplicate key is
-// refused.
-func (r *row) homeDoubt() string {
-	if r.receipt != "" {
-		return `1`
-	}
-	return `0`
+	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: withoutLease, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit}},
 }
 
 // sqlName is the column's name in a statement, see shape.text.

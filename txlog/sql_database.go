@@ -170,15 +170,15 @@ func (db *database) Close() error {
 	return db.DB.Close()
 }
 
-// within runs statements in a local transaction. It never prepares one on another
+// local runs statements in a local transaction. It never prepares one on another
 // connection, because there may be none to spare. It prepares the new ones after its end.
-type within struct {
+type local struct {
 	*sql.Tx
 	db    *database
 	fresh []shape
 }
 
-func (r *within) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
+func (r *local) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 	if stmt := r.db.prepared(sh); stmt != nil {
 		return r.StmtContext(ctx, stmt), nil
 	}
@@ -194,7 +194,7 @@ func (db *database) inTx(ctx context.Context, f func(context.Context, runner) er
 	if err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
-	clean, q := false, &within{Tx: tx, db: db}
+	clean, q := false, &local{Tx: tx, db: db}
 	defer func() {
 		if !clean { // or f panicked
 			_ = tx.Rollback()

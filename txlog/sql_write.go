@@ -3,7 +3,6 @@ package txlog
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,108 +98,6 @@ func (s *SQLStorage) queueOf(r *request) *groupcommit.Queue[content] {
 		return s.ordered
 	}
 	return s.queue
-}
-
-func (s sqlLog) AddWithin(ctx context.Context, tx entry.DBTX, u *Unit, n int, prove bool) (there int, err error) {
-	w, err := s.visit(ctx, tx, u)
-	if err != nil {
-		return n, err
-	}
-	u.AtOnce = true
-	if err := w.open(ctx); err != nil {
-		return n, s.failed("adding unit "+u.ID, err)
-	}
-	issues := slices.ContainsFunc(u.Order, func(o entry.Order) bool { return o.Number == 0 })
-	there = n + 1
-	err = w.guarded(ctx, issues || prove && s.db.backend.Flavor == sqltext.Postgres, func() (err error) {
-		if issues {
-			if err := w.issue(ctx, u); err != nil {
-				return w.elsewhere(err, prove)
-			}
-		}
-		r := rowOf(u, n, encodeSettings(u))
-		if n == 0 && u.Behind != "" {
-			r.lease = entry.WaitsFrom
-		}
-		identity := ""
-		if prove {
-			identity = s.identity
-		}
-		insert := w.insert(&r, identity)
-		if most := s.writer.maxPacket; most > 0 && insert.size() > most {
-			return tooLarge(n, u.ID, insert.size(), most)
-		}
-		if n > 0 {
-			if there, err = w.grow(ctx, u, n); err == nil && there != n+1 {
-				err = errRolledBack // and so are the numbers
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if err = w.add(ctx, insert, prove); err != nil && n > 0 && !issues {
-			err = w.shrink(ctx, u, n, err)
-		}
-		return err
-	})
-	switch {
-	case errors.Is(err, errRolledBack):
-		return there, nil
-	case err != nil && dberr.TooLarge(err):
-		return n, unstorable{s.failed("adding unit "+u.ID, err)}
-	case err != nil:
-		return n, s.failed("adding unit "+u.ID, err)
-	}
-	return there, nil
-}
-
-// errRolledBack reports that the application has rolled back a part of a unit in its
-// transaction.
-var errRolledBack = errors.New("a savepoint was rolled back")
-
-func (s sqlLog) NoteWithin(ctx context.Context, tx entry.DBTX, u *Unit) (noted bool, err error) {
-	w, err := s.visit(ctx, tx, u)
-	if err != nil {
-		return false, err
-	}
-	n, err := w.written(ctx, u)
-	if err == nil && n > 0 {
-		_, err = w.count(ctx, u, n, n)
-	}
-	return n > 0 && err == nil, s.failed("adding a part to group "+u.ID, err)
-}
-
-func (s sqlLog) MarkWithin(ctx context.Context, tx entry.DBTX, u *Unit) error {
-	w, err := s.visit(ctx, tx, u)
-	if err != nil {
-		return err
-	}
-	settings := encodeSettings(u)
-	for i := range u.Statements {
-		r := rowOf(u, i, settings)
-		if err := w.mark(ctx, &r); err != nil {
-			return s.failed("adding unit "+u.ID+" to its group", err)
-		}
-	}
-	return nil
-}
-
-// visit prepares writing u into tx.
-func (s *SQLStorage) visit(ctx context.Context, tx entry.DBTX, u *Unit) (w visitor, err error) {
-	if err := cmp.Or(s.usable(), validate(u, entry.MinLease, s.token)); err != nil {
-		return w, err
-	}
-	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == sqltext.MySQL && s.writer.returning}
-	if w.schema, err = schemaOf(ctx, s.db); err != nil {
-		return w, s.failed("finding its own schema", err)
-	}
-	// Literals in the text save a round trip in drivers that would prepare a statement with
-	// parameters. A tx of another type may keep each text prepared.
-	switch tx.(type) {
-	case *sql.Tx, *sql.Conn:
-		w.literal = s.db.backend.Flavor == sqltext.MySQL
-	}
-	return w, nil
 }
 
 // Remove implements [Storage]. Concurrent callers share writes as in [SQLStorage.Add]. After

@@ -6,20 +6,21 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 )
 
-// undoFor bounds the undoing of a half-written statement after the caller's context may have
-// ended.
-const undoFor = 5 * time.Second
+// This file has the log's statements for a session of the application, in whose transaction
+// bedsql.WithTx writes entries. They do not depend on that session's character set, SQL mode,
+// search path or clock.
 
 // schemaOf returns the schema of the log's tables, as other sessions of its server name it.
 // It queries the database once.
@@ -44,153 +45,135 @@ func schemaOf(ctx context.Context, db *database) (string, error) {
 	return name, nil
 }
 
-// own is a statement of the log with its parameters, for an application's session.
-type own struct {
-	text string
-	args []any
+// visitor makes the statements.
+type visitor struct {
+	db *database
+	// at is the schema, with a dot.
+	at       string
+	identity string
 }
 
-// size returns its approximate size in bytes.
-func (o *own) size() int {
-	size := len(o.text)
-	for _, a := range o.args {
-		if s, ok := a.(string); ok {
-			size += len(s)
+func (s *SQLStorage) visitor(ctx context.Context) (*visitor, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	schema, err := schemaOf(ctx, s.db)
+	if err != nil {
+		return nil, s.failed("finding its own schema", err)
+	}
+	return &visitor{s.db, schema + ".", s.identity}, nil
+}
+
+// Within implements [logdb.SQL].
+func (s sqlLog) Within(ctx context.Context, session logdb.Session, most int, units ...*Unit) ([]logdb.Insert, error) {
+	v, err := s.visitor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range units {
+		if err := validate(u, entry.MinLease, s.token); err != nil {
+			return nil, err
+		}
+		u.AtOnce = true
+	}
+	if err := v.issue(ctx, session, units); err != nil {
+		return nil, s.failed("issuing the numbers of order keys", v.elsewhere(err))
+	}
+	var rows []row
+	for _, u := range units {
+		settings := encodeSettings(u)
+		for i := range u.Statements {
+			r := rowOf(u, i, settings)
+			r.size = rowOverhead + len(r.text) + len(r.params) + len(r.settings)
+			if u.Behind != "" {
+				r.lease = entry.WaitsFrom
+			}
+			rows = append(rows, r)
 		}
 	}
-	return size
-}
-
-// visitor writes into a transaction of the application. Its statements do not depend on that
-// session's character set, SQL mode or search path.
-type visitor struct {
-	db     *database
-	tx     entry.DBTX
-	schema string
-	// literal puts values into the text.
-	literal bool
-	// tells is set if @@in_transaction shows whether a transaction is open (MariaDB). After a
-	// deadlock there is none, and an INSERT would commit by itself.
-	tells bool
-}
-
-// errNoTransaction is the error of an entry that would commit by itself.
-var errNoTransaction = errors.New("txlog: no transaction is open there: its database has rolled it back, or none was begun")
-
-func (w *visitor) exec(ctx context.Context, o own) (int64, error) {
-	res, err := w.tx.ExecContext(ctx, o.text, o.args...)
-	if err != nil {
-		return 0, err
+	w := writer{db: s.db, maxPacket: most}
+	var inserts []logdb.Insert
+	for len(rows) > 0 {
+		size, n := 0, 0
+		for n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()) {
+			size += rows[n].size
+			n++
+		}
+		inserts, rows = append(inserts, v.insert(rows[:n])), rows[n:]
 	}
-	return res.RowsAffected()
+	return inserts, nil
 }
 
-// add runs the INSERT of a row.
-func (w *visitor) add(ctx context.Context, insert own, prove bool) error {
-	rows, err := w.exec(ctx, insert)
-	switch {
-	case err != nil:
-		return w.elsewhere(err, prove)
-	case rows != 1 && w.tells && !w.isOpen(ctx):
-		return errNoTransaction
-	case rows != 1:
-		return fmt.Errorf("%w: its session sees another log there", ErrLogElsewhere)
+// Fits implements [logdb.SQL].
+func (s sqlLog) Fits(st *entry.Statement, most int) error {
+	text, params := encode(st)
+	// What is not plain ASCII takes two characters a byte there.
+	size := rowOverhead + 2*len(text) + 2*len(params)
+	if most > 0 && size > most/4 {
+		return unstorable{fmt.Errorf("txlog: the statement is too big for a transaction of WithTx: with its parameters it takes %d bytes in the log's INSERT, a quarter of max_allowed_packet there is %d", size, most/4)}
 	}
 	return nil
 }
 
-// elsewhere turns err into an ErrLogElsewhere, with prove, if err shows that the transaction does
-// not reach the log.
-func (w *visitor) elsewhere(err error, prove bool) error {
-	if prove && isElsewhere(w.db.backend.Flavor, err) {
+// Reach implements [logdb.SQL]. The INSERT adds no row: it finds a table, a column or a right that
+// is missing. On SQLite it would wait for the transaction.
+func (s sqlLog) Reach(ctx context.Context, session logdb.Session) (r logdb.Reach, err error) {
+	v, err := s.visitor(ctx)
+	if err != nil {
+		return r, err
+	}
+	f := s.db.backend.Flavor
+	var facts [][]string
+	switch f {
+	case sqltext.MySQL: // the level has one name in MySQL, another in older MariaDBs, and both in newer ones
+		facts, err = session.Query(ctx, "SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', 'tx_isolation', 'transaction_isolation', 'innodb_snapshot_isolation')")
+	case sqltext.Postgres:
+		facts, err = session.Query(ctx, "SELECT 'isolation', pg_catalog.current_setting('default_transaction_isolation') UNION ALL SELECT 'innodb_snapshot_isolation', 'ON'")
+	}
+	for _, fact := range facts {
+		switch strings.ToLower(fact[0]) {
+		case "max_allowed_packet":
+			r.MaxPacket, _ = strconv.Atoi(fact[1])
+		case "innodb_snapshot_isolation":
+			r.Snapshots = fact[1] == "ON"
+		default:
+			r.Isolation = strings.ToUpper(strings.ReplaceAll(fact[1], "-", " "))
+		}
+	}
+	var there [][]string
+	if err == nil {
+		there, err = session.Query(ctx, "SELECT 1"+v.log())
+	}
+	if err == nil && len(there) == 0 {
+		err = errOther
+	}
+	if err == nil && f != sqltext.SQLite {
+		none := v.values(&row{}) + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: ""}) + " WHERE 1 = 0"
+		_, err = session.Exec(ctx, v.into()+none)
+	}
+	if err != nil {
+		return r, s.failed("looking for it in the transaction's database", v.elsewhere(err))
+	}
+	return r, nil
+}
+
+// errOther is the error of a session that sees another log.
+var errOther = fmt.Errorf("%w: its session sees another log there", ErrLogElsewhere)
+
+// elsewhere turns err into an ErrLogElsewhere if it shows that the session does not reach the log.
+func (v *visitor) elsewhere(err error) error {
+	if !errors.Is(err, ErrLogElsewhere) && isElsewhere(v.db.backend.Flavor, err) {
 		return fmt.Errorf("%w: %w", ErrLogElsewhere, err)
 	}
 	return err
 }
 
-// guarded runs f behind a savepoint. It rolls back to the savepoint if f or the release
-// fails, so that the transaction stays usable.
-func (w *visitor) guarded(ctx context.Context, guard bool, f func() error) error {
-	if !guard {
-		return f()
+// Elsewhere implements [logdb.SQL].
+func (s sqlLog) Elsewhere(err error, written int64) error {
+	if written == 0 {
+		return errOther
 	}
-	if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_home"); err != nil {
-		return err
-	}
-	err := f()
-	if err == nil {
-		_, err = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
-	}
-	if err == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
-	defer cancel()
-	_, uerr := w.tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT bed_home")
-	if uerr == nil {
-		// Its error may say that the server has rolled everything back.
-		_, uerr = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
-	}
-	if uerr != nil {
-		return fmt.Errorf("%w; roll back, the entry could not be undone: %w", err, uerr)
-	}
-	return err
-}
-
-// issue issues u's missing order numbers, and makes u wait if it is not the first under a
-// key. The transaction then holds the rows of these keys locked.
-func (w *visitor) issue(ctx context.Context, u *Unit) error {
-	f := w.db.backend.Flavor
-	u.Order = slices.Clone(u.Order)
-	for i := range u.Order {
-		o := &u.Order[i]
-		if o.Number != 0 {
-			continue
-		}
-		e := w.begin("SELECT ")
-		e.text(o.Key)
-		e.sql(", " + f.Clock() + " * 1000, ")
-		e.text(u.ID)
-		e.sql(", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"}))
-		if w.tells {
-			e.sql(" WHERE @@in_transaction = 1")
-		}
-		issue := e.done()
-		issue.text = issuing(f, w.schema+".", issue.text)
-		if n, err := w.exec(ctx, issue); err != nil {
-			return err
-		} else if n == 0 && w.tells {
-			return errNoTransaction
-		}
-		e = w.begin("SELECT last, head FROM " + w.schema + ".bed_order_key WHERE id = ")
-		e.text(o.Key)
-		head, ask := "", e.done()
-		rows, err := w.tx.QueryContext(ctx, ask.text, ask.args...)
-		if err != nil {
-			return err
-		}
-		for rows.Next() && err == nil {
-			err = rows.Scan(&o.Number, &head)
-		}
-		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
-			return err
-		}
-		if head == u.ID {
-			continue
-		}
-		u.Behind = cmp.Or(u.Behind, head)
-		e = w.begin("INSERT INTO " + w.schema + ".bed_order_queue (key_id, number, unit_id, skipped) SELECT ")
-		e.text(o.Key)
-		e.sql(", ")
-		e.number(o.Number)
-		e.sql(", ")
-		e.text(u.ID)
-		e.sql(", 0")
-		if _, err := w.exec(ctx, e.done()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return (&visitor{db: s.db}).elsewhere(err)
 }
 
 // isElsewhere reports whether err means that the log's tables are missing, different or not
@@ -208,226 +191,217 @@ func isElsewhere(f sqltext.Flavor, err error) bool {
 	return code.Denied() || f == sqltext.SQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
 }
 
-// grow increments the statement count in the unit's first row if it is n. It returns the
-// resulting count.
-func (w *visitor) grow(ctx context.Context, u *Unit, n int) (there int, err error) {
-	switch rows, err := w.count(ctx, u, n, n+1); {
-	case err != nil:
-		return n, err
-	case rows == 1:
-		return n + 1, nil
-	}
-	if there, err = w.written(ctx, u); err != nil || there > n {
-		return n, err
-	}
-	return there, nil
-}
-
-// written returns how many statements of u the transaction holds.
-func (w *visitor) written(ctx context.Context, u *Unit) (int, error) {
-	e := w.begin("SELECT statement_count FROM " + w.schema + ".transaction_log WHERE id = ")
-	e.text(u.ID)
-	return w.ask(ctx, e.done())
-}
-
-// ask runs a query for one number; 0 without a row.
-func (w *visitor) ask(ctx context.Context, o own) (n int, err error) {
-	rows, err := w.tx.QueryContext(ctx, o.text, o.args...)
-	if err != nil {
-		return 0, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := rows.Scan(&n); err != nil {
-			return 0, err
+// issue issues the missing order numbers of units, key by key in the same order as other writers.
+// A unit that is not the first under a key waits. The transaction then holds the rows of the keys
+// locked. It waits at most a second for each, but for MySQL's own time there.
+func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) error {
+	by := map[string][]*Unit{}
+	for _, u := range units {
+		u.Order = slices.Clone(u.Order)
+		for _, o := range u.Order {
+			by[o.Key] = append(by[o.Key], u)
 		}
 	}
-	return n, rows.Err()
-}
-
-// open checks on MySQL, which has no @@in_transaction, for an open transaction: outside of
-// one a savepoint is not kept.
-func (w *visitor) open(ctx context.Context) error {
-	if w.db.backend.Flavor != sqltext.MySQL || w.tells {
+	if len(by) == 0 {
 		return nil
 	}
-	if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_open"); err != nil {
-		return err
+	f := v.db.backend.Flavor
+	if f == sqltext.Postgres {
+		before, err := s.Query(ctx, "SELECT pg_catalog.current_setting('lock_timeout'), pg_catalog.set_config('lock_timeout', '1s', true)")
+		if err != nil {
+			return err
+		}
+		defer func() { // deferred triggers run at COMMIT; after an error there is none
+			_, _ = s.Query(ctx, "SELECT pg_catalog.set_config('lock_timeout', "+v.text(before[0][0])+", true)")
+		}()
 	}
-	_, err := w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_open")
-	if dberr.Of(err).Number == 1305 { // there is no such savepoint
-		return errNoTransaction
+	briefly := ""
+	if f == sqltext.MySQL {
+		briefly = lockBriefly
 	}
-	return err
-}
-
-func (w *visitor) isOpen(ctx context.Context) bool {
-	open, err := w.ask(ctx, own{text: "SELECT @@in_transaction"})
-	return err == nil && open != 0
-}
-
-// untaken matches rows that have not been claimed since AddWithin. Append the token.
-var untaken = " AND parked = 0 AND next_try_time IN (" + strconv.Itoa(atOnce) + ", " + strconv.Itoa(entry.WaitsFrom) + ") AND lease_token = "
-
-// shrink reverts grow after err kept the counted row from being written.
-func (w *visitor) shrink(ctx context.Context, u *Unit, n int, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
-	defer cancel()
-	if _, cerr := w.count(ctx, u, n+1, n); cerr != nil {
-		return fmt.Errorf("%w; roll back, the entry counts a write that is not in it: %w", err, cerr)
-	}
-	return err
-}
-
-// count changes the statement count in the first row of u from before to now.
-func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, error) {
-	e := w.begin("UPDATE " + w.schema + ".transaction_log SET statement_count = ")
-	e.number(int64(now))
-	e.sql(", fingerprint = ")
-	e.text(u.Fingerprint)
-	if u.Undo != nil {
-		e.sql(", settings = ")
-		e.text(encodeSettings(u))
-	}
-	if len(u.Order) > 0 { // a statement may have brought another key
-		_, params := encode(&u.Statements[0])
-		e.sql(", parameters = ")
-		e.text(wrapOrder(u.Order, wrapAfter(u.After, params)))
-		if u.Behind != "" {
-			e.sql(", next_try_time = " + strconv.Itoa(entry.WaitsFrom))
+	for _, k := range slices.Sorted(maps.Keys(by)) {
+		for _, u := range by[k] {
+			rows := "SELECT " + v.text(k) + ", " + v.clock() + " * 1000, " + v.text(u.ID) + ", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"})
+			if _, err := s.Exec(ctx, briefly+issuing(f, v.at, rows)); err != nil {
+				return err
+			}
+			got, err := s.Query(ctx, "SELECT last, head FROM "+v.at+"bed_order_key WHERE id = "+v.text(k))
+			if err != nil {
+				return err
+			}
+			if len(got) != 1 {
+				return errors.New("the number was not issued")
+			}
+			i := slices.IndexFunc(u.Order, func(o entry.Order) bool { return o.Key == k })
+			if u.Order[i].Number, err = strconv.ParseInt(got[0][0], 10, 64); err != nil {
+				return err
+			}
+			head := got[0][1]
+			if head == u.ID {
+				continue
+			}
+			u.Behind = cmp.Or(u.Behind, head)
+			if _, err := s.Exec(ctx, "INSERT INTO "+v.at+"bed_order_queue (key_id, number, unit_id, skipped) SELECT "+
+				v.text(k)+", "+got[0][0]+", "+v.text(u.ID)+", 0"); err != nil {
+				return err
+			}
 		}
 	}
-	e.sql(" WHERE id = ")
-	e.text(u.ID)
-	e.sql(" AND statement_count = ")
-	e.number(int64(before))
-	// After an implicit commit, any job may have claimed it.
-	e.sql(untaken)
-	e.text(u.Lease.Token)
-	if w.tells {
-		e.sql(" AND @@in_transaction = 1")
+	return nil
+}
+
+func (v *visitor) into() string {
+	return "INSERT INTO " + v.at + "transaction_log" + columnNames[v.db.backend.Flavor]
+}
+
+// log continues a query that has a row only if the session sees this log.
+func (v *visitor) log() string {
+	return " FROM " + v.at + "bed_log WHERE name = " + v.text(tables.Identity) + " AND value = " + v.text(v.identity)
+}
+
+// clock is the log's clock, whatever SET timestamp says.
+func (v *visitor) clock() string {
+	f := v.db.backend.Flavor
+	if f == sqltext.MySQL {
+		return "((TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(3)) - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), NOW(3))) DIV 1000)"
 	}
-	return w.exec(ctx, e.done())
+	return f.Clock()
 }
 
-// mark rewrites the group's columns in row r of u.
-func (w *visitor) mark(ctx context.Context, r *row) error {
-	e := w.begin("UPDATE " + w.schema + ".transaction_log SET in_doubt = " + r.homeDoubt() + ", parameters = ")
-	e.text(r.params)
-	e.sql(", settings = ")
-	e.text(r.settings)
-	e.sql(", receipt = ")
-	e.text(r.receipt)
-	e.sql(" WHERE id = ")
-	e.text(r.id)
-	e.sql(untaken)
-	e.text(r.token)
-	_, err := w.exec(ctx, e.done())
-	return err
+// insert returns the INSERT of rows.
+func (v *visitor) insert(rows []row) logdb.Insert {
+	in := logdb.Insert{Rows: len(rows), Find: "SELECT 1 FROM " + v.at + "transaction_log WHERE id = " + v.text(rows[0].id)}
+	if v.db.backend.Flavor == sqltext.Postgres {
+		in.SQL, in.Args = v.arrays(rows)
+		return in
+	}
+	var b strings.Builder
+	b.WriteString(v.into())
+	for i := range rows {
+		if i > 0 {
+			b.WriteString(" UNION ALL")
+		}
+		b.WriteString(v.values(&rows[i]))
+		b.WriteString(v.log())
+	}
+	in.SQL = b.String()
+	return in
 }
 
-// insert returns the INSERT of a row, with the same columns as the log's own. With an
-// identity it inserts only if the session sees the log of that identity. The ON clause never
-// fires; it makes a missing UPDATE right fail now and not later.
-func (w *visitor) insert(r *row, identity string) own {
-	f := w.db.backend.Flavor
-	e := w.begin("INSERT INTO ")
-	e.b.Grow(2 * rowOverhead)
-	e.sql(w.schema)
-	e.sql(".transaction_log")
-	e.sql(columnNames[f])
+// values selects the values of a row.
+func (v *visitor) values(r *row) string {
+	var b strings.Builder
 	before := " SELECT "
 	for i := range columns {
 		c := &columns[i]
-		e.sql(before)
+		b.WriteString(before)
 		before = ", "
 		switch {
-		case c.within != nil:
-			e.sql(c.within(r))
+		case c.within != "":
+			b.WriteString(c.within.of(strconv.FormatInt(r.lease, 10), v.text(r.receipt)))
 		case c.text != nil:
-			e.text(c.text(r))
+			b.WriteString(v.text(c.text(r)))
 		case c.number != nil:
-			e.number(c.number(r))
+			b.WriteString(strconv.FormatInt(c.number(r), 10))
 		case c.time:
-			e.sql(f.Clock())
+			b.WriteString(v.clock())
 		default:
-			e.sql(c.fixed)
+			b.WriteString(c.fixed)
 		}
 	}
-	open := ""
-	if w.tells && r.no == 0 {
-		open = "@@in_transaction = 1"
+	return b.String()
+}
+
+// arrays returns PostgreSQL's INSERT of any number of rows, as [insertArrays] does. The last
+// argument is the log's identity.
+func (v *visitor) arrays(rows []row) (text string, args []any) {
+	list := make([]*row, len(rows))
+	for i := range rows {
+		list[i] = &rows[i]
 	}
-	switch {
-	case identity == "" && open != "":
-		e.sql(" FROM DUAL WHERE " + open)
-	case identity != "":
-		e.sql(" FROM " + w.schema + ".bed_log WHERE name = ")
-		e.text(tables.Identity)
-		e.sql(" AND value = ")
-		e.text(identity)
-		if open != "" {
-			e.sql(" AND " + open)
+	var selected, from, names []string
+	lease, receipt := "", ""
+	for i := range columns {
+		c := &columns[i]
+		if c.isParam() && c.within != withoutLease {
+			kind, value := "bigint[]", ""
+			if c.text != nil {
+				kind, value = "text[]", arrayOfAll(list, c.text, sqltext.AppendElement)
+			} else {
+				value = arrayOfAll(list, c.number, entry.AppendInt)
+			}
+			n := "$" + strconv.Itoa(len(args)+1)
+			param := n + "::" + kind
+			if !ascii(value) {
+				param, value = "pg_catalog.convert_from(pg_catalog.decode("+n+"::text, 'hex'), 'UTF8')::"+kind, hex.EncodeToString([]byte(value))
+			}
+			args, from, names = append(args, value), append(from, "pg_catalog.unnest("+param+")"), append(names, "c"+strconv.Itoa(i))
 		}
-		e.sql(f.Pick(sqltext.Texts{
-			MySQL:    " ON DUPLICATE KEY UPDATE statement_count = " + w.schema + ".transaction_log.statement_count",
-			Postgres: " ON CONFLICT (id) DO UPDATE SET statement_count = transaction_log.statement_count",
-			SQLite:   ""}))
+		switch name := "r.c" + strconv.Itoa(i); {
+		case c.name == "receipt":
+			receipt = name
+		case c.name == "next_try_time":
+			lease = name
+		}
 	}
-	return e.done()
+	for i := range columns {
+		c := &columns[i]
+		switch {
+		case c.within != "":
+			selected = append(selected, c.within.of(lease, receipt))
+		case c.isParam():
+			selected = append(selected, "r.c"+strconv.Itoa(i))
+		case c.time:
+			selected = append(selected, v.clock())
+		default:
+			selected = append(selected, c.fixed)
+		}
+	}
+	args = append(args, v.identity)
+	return v.into() + " SELECT " + strings.Join(selected, ", ") + " FROM ROWS FROM (" + strings.Join(from, ", ") + ") AS r (" + strings.Join(names, ", ") + "), " +
+		v.at + "bed_log AS log WHERE log.name = '" + tables.Identity + "' AND log.value = $" + strconv.Itoa(len(args)), args
 }
 
-// writing is a statement under construction.
-type writing struct {
-	*visitor
-	b    strings.Builder
-	args []any
+// within is the SQL for a column's value in a row of WithTx: the row is due at once, and free.
+type within string
+
+const (
+	withoutLease within = "NULL"
+	// dueAtOnce also serves a row that waits for another unit.
+	dueAtOnce within = "lease"
+	// doubtful marks units with a receipt. Their owner needs no lease, so that a job's attempt may
+	// run beside its own. Without a receipt, a first attempt that meets a duplicate key is refused.
+	doubtful within = "doubt"
+)
+
+func (w within) of(lease, receipt string) string {
+	switch w {
+	case dueAtOnce:
+		return lease
+	case doubtful:
+		return "CASE WHEN " + receipt + " = '' THEN 0 ELSE 1 END"
+	}
+	return string(w)
 }
 
-func (w *visitor) begin(text string) *writing {
-	e := &writing{visitor: w}
-	e.b.WriteString(text)
-	return e
+// text writes a text into a statement: only printable ASCII without a backslash appears literally.
+func (v *visitor) text(s string) string {
+	if ascii(s) && !strings.Contains(s, `\`) {
+		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	}
+	code := hex.EncodeToString([]byte(s))
+	return v.db.backend.Flavor.Pick(sqltext.Texts{
+		MySQL:    "_utf8mb4 x'" + code + "'",
+		Postgres: "pg_catalog.convert_from(pg_catalog.decode('" + code + "', 'hex'), 'UTF8')",
+		SQLite:   "CAST(x'" + code + "' AS TEXT)"})
 }
 
-func (e *writing) done() own { return own{e.b.String(), e.args} }
-
-func (e *writing) sql(text string) { e.b.WriteString(text) }
-
-// param returns the placeholder of the next parameter.
-func (e *writing) param(v any, kind string) string {
-	e.args = append(e.args, v)
-	if e.db.backend.Flavor == sqltext.Postgres {
-		return "$" + strconv.Itoa(len(e.args)) + "::" + kind
+// ascii reports whether s is printable ASCII, which every character set of a session has.
+func ascii(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' && s[i] != '\n' && s[i] != '\t' || s[i] >= 0x7f {
+			return false
+		}
 	}
-	return "?"
-}
-
-func (e *writing) number(n int64) {
-	if e.literal {
-		e.sql(strconv.FormatInt(n, 10))
-	} else {
-		e.sql(e.param(n, "bigint"))
-	}
-}
-
-// text writes a text independently of the session's character set and SQL mode: only
-// printable ASCII without a backslash appears literally.
-func (e *writing) text(s string) {
-	plain := true
-	for i := 0; i < len(s) && plain; i++ {
-		plain = s[i] >= ' ' && s[i] < 0x7f && s[i] != '\\' || s[i] == '\n' || s[i] == '\t'
-	}
-	switch f := e.db.backend.Flavor; {
-	case e.literal && plain:
-		e.sql("'" + strings.ReplaceAll(s, "'", "''") + "'")
-	case e.literal:
-		e.sql("_utf8mb4 x'" + hex.EncodeToString([]byte(s)) + "'")
-	case plain || f == sqltext.SQLite:
-		e.sql(e.param(s, "text"))
-	case f == sqltext.MySQL:
-		e.sql("CONVERT(UNHEX(" + e.param(hex.EncodeToString([]byte(s)), "text") + ") USING utf8mb4)")
-	default:
-		e.sql("convert_from(decode(" + e.param(hex.EncodeToString([]byte(s)), "text") + ", 'hex'), 'UTF8')")
-	}
+	return true
 }

@@ -99,7 +99,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []di
 	if notRun(err) {
 		return false, nil
 	}
-	return true, leaveNoneOpen(ctx, conn, calls, err, before)
+	return true, entriesError(calls, leaveNoneOpen(ctx, conn, calls, err, before))
 }
 
 // prepare reads the calls for a compound; false if the calls or the server do not allow one.
@@ -194,10 +194,14 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, 
 // even a COMMIT that the other nodes have received.
 func cutOff(err *mysql.MySQLError) bool { return err.Number == 1047 } // ER_UNKNOWN_COM_ERROR
 
-// unwritten reports whether the receipt among calls is certainly missing, so that their
-// transaction was rolled back.
+// unwritten reports whether the receipt or the entry among calls is certainly missing, so that
+// their transaction was rolled back.
 func unwritten(ctx context.Context, conn driver.Conn, calls []dialect.Call) bool {
 	for _, call := range calls {
+		if call.Entries != "" {
+			row, err := queryRow(ctx, conn, call.Entries)
+			return err == nil && row == nil
+		}
 		table, ok := attempt.ReceiptTable(call.SQL)
 		if !ok || len(call.Args) == 0 {
 			continue

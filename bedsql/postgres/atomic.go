@@ -88,6 +88,9 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []dialect.Call) (bo
 	all := make([]dialect.Call, 0, len(sent)+1)
 	all = append(append(all, sent...), dialect.Call{SQL: "commit"})
 	tags, failed, err := s.run(ctx, all)
+	if err != nil && failed < len(calls) && calls[max(failed, 0)].Entries != "" && !errors.As(err, new(noAnswer)) {
+		return true, &dialect.EntriesError{Err: err}
+	}
 	if err != nil {
 		return true, receiptError(all, failed, err)
 	}
@@ -147,7 +150,7 @@ func quoting(conn driver.Conn) dialect.Quoting {
 }
 
 // run sends calls as one pipeline and reads all answers. failed is the index of the call
-// whose answer is err, or the number of calls without such a call.
+// whose answer is err, -1 before anything was sent, or else the number of calls.
 func (s *session) run(ctx context.Context, calls []dialect.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, len(calls), notSent(err)
@@ -155,7 +158,7 @@ func (s *session) run(ctx context.Context, calls []dialect.Call) (tags []pgconn.
 	queries, err := s.encode(ctx, calls)
 	if err != nil {
 		s.forget(calls, err)
-		return nil, len(calls), notSent(err)
+		return nil, -1, notSent(err)
 	}
 	p := s.conn.PgConn().StartPipeline(ctx)
 	if err := p.Flush(); err != nil {
@@ -229,8 +232,13 @@ func answered(err error, atEnd bool) error {
 	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {
 		return err
 	}
-	return attempt.Certain(err, dialect.Unknown)
+	return attempt.Certain(noAnswer{err}, dialect.Unknown)
 }
+
+// noAnswer is an error after which the outcome is open.
+type noAnswer struct{ error }
+
+func (e noAnswer) Unwrap() error { return e.error }
 
 // notSent marks err as met before the write was sent, unless it is an answer.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }

@@ -29,7 +29,7 @@ func (e *receiptWait) Unwrap() error { return e.err }
 // receiptError marks err if it answers the call that writes a receipt.
 func receiptError(calls []dialect.Call, failed int, err error) error {
 	server, ok := err.(*pgconn.PgError) //nolint:errorlint // not a marked one
-	if !ok || failed >= len(calls) || !attempt.IsReceipt(calls[failed].SQL) {
+	if !ok || failed < 0 || failed >= len(calls) || !attempt.IsReceipt(calls[failed].SQL) {
 		return err
 	}
 	if hasCode(server,

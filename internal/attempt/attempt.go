@@ -448,6 +448,36 @@ func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.
 	return finish(ctx)
 }
 
+// CommitEntries runs calls in the open local transaction on conn, each of which must change its
+// Required rows, and commits it by finish; plain means that finish is a bare COMMIT. An
+// EntriesError in the outcome means that COMMIT was not sent, although the transaction may be open.
+func CommitEntries(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, plain bool, finish func(context.Context) Outcome) Outcome {
+	if plain && d.CommitWith != nil {
+		if handled, err := d.CommitWith(ctx, conn, calls); handled && err == nil {
+			return Outcome{}
+		} else if handled {
+			out := Failed(d, err, false)
+			var entries *dialect.EntriesError
+			if out.Class.Answered() && !errors.As(err, &entries) && !goesOn(d, conn, out) {
+				_ = conn.Close() // as after any other COMMIT that failed
+				out.ConnLost = true
+			}
+			return out
+		}
+	}
+	for _, c := range calls {
+		out := Inside(ctx, d, conn, c, false, false)
+		if out.Err == nil {
+			continue
+		}
+		if out.Err = (&dialect.EntriesError{Err: out.Err}); out.Class == dialect.Unknown {
+			out.Class = dialect.Unreachable // COMMIT was not sent
+		}
+		return out
+	}
+	return finish(ctx)
+}
+
 // onCommitReceipt handles a transaction that meets its own receipt: the job overtook it. The
 // transaction is rolled back, and the job's work stands.
 func onCommitReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, out Outcome) Outcome {

@@ -130,7 +130,8 @@ type Dialect struct {
 	Atomic func(ctx context.Context, conn driver.Conn, calls []Call) (results []driver.Result, handled bool, err error)
 	// CommitWith runs calls inside the open local transaction of conn and commits it, in one
 	// round trip; it does not run COMMIT after a failed call. handled is as for Atomic. After
-	// an error the transaction may still be open. Default: never handled.
+	// an error the transaction may still be open. The error of a call with entries is an
+	// EntriesError. Default: never handled.
 	CommitWith func(ctx context.Context, conn driver.Conn, calls []Call) (handled bool, err error)
 	// Receipt returns the id of a unit's receipt. Default: the unit's own, so that receipts are
 	// written side by side in the order of time.
@@ -166,7 +167,17 @@ type Call struct {
 	// whole attempt. Atomic and CommitWith must not handle it if they cannot check it before
 	// the COMMIT.
 	Required entry.Requirement
+	// Entries is a query for an entry that the call writes into the transaction log, without
+	// parameters; empty for other calls.
+	Entries string
 }
+
+// EntriesError is the error of a call with entries. COMMIT was not run after it.
+type EntriesError struct{ Err error }
+
+func (e *EntriesError) Error() string { return e.Err.Error() }
+
+func (e *EntriesError) Unwrap() error { return e.Err }
 
 // Facts are the properties of a session at its dial. They do not include later changes by
 // the application or a pooler.

@@ -8,29 +8,58 @@ import (
 	"github.com/bedsql/bed/internal/journal"
 )
 
+// Session is a session of the application on the log's server.
+type Session interface {
+	// Exec returns the number of changed rows.
+	Exec(ctx context.Context, text string) (int64, error)
+	// Query returns the rows as texts; NULL is empty.
+	Query(ctx context.Context, text string) ([][]string, error)
+}
+
+// Insert is a statement that writes rows of entries.
+type Insert struct {
+	SQL  string
+	Args []any
+	// Rows is how many rows it writes if its session reaches the log; else it writes none.
+	Rows int
+	// Find is a query for one of the rows, without parameters.
+	Find string
+}
+
+// Reach is what the sessions of a connector allow.
+type Reach struct {
+	// MaxPacket is max_allowed_packet; 0 means no limit.
+	MaxPacket int
+	// Isolation is the default level, in capitals ("READ COMMITTED").
+	Isolation string
+	// Snapshots is set if a write at a higher level than READ COMMITTED fails when its row has
+	// changed since the transaction's first query.
+	Snapshots bool
+}
+
 // SQL is a log in an SQL database, with the methods that only bed's own packages use: for
 // bedsql.WithTx (…Within), for the job (…Order) and for operators.
 type SQL interface {
 	// Journal holds operators' data beside the log, in tables of the same database. nil for a
 	// storage that was never opened.
 	Journal() *journal.Journal
-	// AddWithin writes statement n (from 0) of u as a row of an application's own transaction tx in
-	// the log's database. The row commits with it, or not at all. AddWithin returns the number of
-	// u's statements in the transaction. A number other than n+1 means that a savepoint was rolled
-	// back: later statements are gone, and n was not written. The entry has no lease, belongs to
-	// u.Lease.Token, is due at once whatever its age (AtOnce), and is in doubt only if it leaves a
-	// receipt. With prove, the statement also checks that the transaction reaches this log;
-	// txlog.ErrLogElsewhere if not. After any other error n is not written, and the transaction is
-	// usable unless the database has ended it. Make one call at a time for each tx. ctx is passed to
-	// tx, and ends the wait for it. For a compensation (Unit.Undo), each call writes all its parts.
-	AddWithin(ctx context.Context, tx entry.DBTX, u *entry.Unit, n int, prove bool) (there int, err error)
-	// NoteWithin rewrites the parts of the compensation u after AddWithin wrote a statement of
-	// it and a part was added. noted is false if tx no longer holds a statement of u.
-	NoteWithin(ctx context.Context, tx entry.DBTX, u *entry.Unit) (noted bool, err error)
-	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a compensable group: it
-	// writes the Part of the statements, the Receipt and CompensateAfter. Or it makes u wait for the
-	// units in its After.
-	MarkWithin(ctx context.Context, tx entry.DBTX, u *entry.Unit) error
+	// Within returns the statements that write units as rows of the open local transaction of a
+	// session, to be run there just before its COMMIT. It first issues the numbers of their order
+	// keys in that transaction, which then holds the keys. The entries have no lease, belong to the
+	// units' Lease.Token, are due at once whatever their age (AtOnce), and are in doubt only if they
+	// leave a receipt. most is the session's max_allowed_packet; 0 means no limit.
+	Within(ctx context.Context, s Session, most int, units ...*entry.Unit) ([]Insert, error)
+	// Fits returns an error for a statement that no transaction of a session with the limit most can
+	// write: its row may take a quarter of the limit.
+	Fits(s *entry.Statement, most int) error
+	// Elsewhere returns an error of Within's statements for the caller; written is how many rows
+	// the statement has written instead of Rows, or negative. It matches txlog.ErrLogElsewhere if
+	// the session does not reach the log.
+	Elsewhere(err error, written int64) error
+	// Reach checks on a session of the same connector, outside of any transaction, for the log's
+	// tables and the right to write to them. It matches txlog.ErrLogElsewhere if the session does
+	// not reach the log.
+	Reach(ctx context.Context, s Session) (Reach, error)
 	// HealOrder frees the units behind an entry that is no longer in the log, because it was
 	// deleted by hand or by a version without order keys. Each call checks some order keys after
 	// the hash after. next is the hash to continue from, empty at the end. It leaves a locked

@@ -32,9 +32,7 @@ func TestCompensationThatCannotBeRecordedIsRefused(t *testing.T) {
 			return err
 		}
 		m.Stage(m.Ctx, g.Rig.Wrapped, rig.Give, -10)
-		if g.Home == nil { // a bare transaction's own data source is not known
-			refused("no write to undo", "record the write first", exec(undo, g.South.Wrapped, rig.Give, 10))
-		}
+		refused("no write to undo", "record the write first", exec(undo, g.South.Wrapped, rig.Give, 10))
 		refused("unlogged", "unlogged", exec(bedsql.Unlogged(undo), g.Rig.Wrapped, rig.Give, 10))
 		keyed, _ := bedsql.WithIdempotencyKey(undo, "k")
 		if err := exec(keyed, g.Rig.Wrapped, rig.Give, 10); !errors.Is(err, bedsql.ErrKeyUnusable) {
@@ -117,41 +115,33 @@ func TestKeyedGroupTakesNoCompensation(t *testing.T) {
 func TestRollbackToDropsTheWayBackToo(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		for _, how := range []string{rig.BareGroup, rig.WrappedGroup} {
-			if how == rig.WrappedGroup && db.Driver == testdb.DriverSQLite {
-				continue
-			}
-			t.Run(how, func(t *testing.T) {
-				t.Parallel()
-				g := rig.NewGroup(t, rig.FreshLike(t, db), how)
-				m := group(g)
-				undo := m.Soft.Compensation(m.Ctx)
-				south := bedsql.RequireRows(m.Ctx, 1)
-				m.Must(m.Tx, rig.Give, -1)
-				m.Stage(m.Ctx, g.Rig.Wrapped, rig.Give, -10)
-				m.Must(m.Tx, "SAVEPOINT a")
-				m.Stage(undo, g.Rig.Wrapped, rig.Give, 1000) // wrong
-				m.Stage(south, g.South.Wrapped, rig.Give, 1)
-				if g.HomePool != nil {
-					m.Stage(undo, g.HomePool, rig.Give, 1000)
-				}
-				m.Must(m.Tx, "ROLLBACK TO SAVEPOINT a")
-				m.Stage(south, g.South.Wrapped, rig.Give, 5) // before there is a compensation again
-				m.Must(m.Tx, "SAVEPOINT b")
-				m.Stage(undo, g.Rig.Wrapped, rig.Give, 10)
-				m.Stage(undo, g.South.Wrapped, rig.Give, -5)
-				m.Must(m.Tx, "SAVEPOINT c")
-				m.Stage(undo, g.South.Wrapped, rig.Give, 1000)
-				m.Must(m.Tx, "ROLLBACK TO SAVEPOINT c")
-				if g.HomePool != nil {
-					m.Stage(undo, g.HomePool, rig.Give, 1)
-				}
-				m.Stage(south, g.South.Wrapped, rig.Short, 5)
-				wantCompensated(g, m.End())
-				g.WantUndone()
-				g.WantEmpty()
-			})
+		g := rig.NewGroup(t, rig.FreshLike(t, db), rig.WithGroup)
+		m := group(g)
+		undo := m.Soft.Compensation(m.Ctx)
+		south := bedsql.RequireRows(m.Ctx, 1)
+		m.Must(m.Tx, rig.Give, -1)
+		m.Stage(m.Ctx, g.Rig.Wrapped, rig.Give, -10)
+		m.Must(m.Tx, "SAVEPOINT a")
+		m.Stage(undo, g.Rig.Wrapped, rig.Give, 1000) // wrong
+		m.Stage(south, g.South.Wrapped, rig.Give, 1)
+		if g.HomePool != nil {
+			m.Stage(undo, g.HomePool, rig.Give, 1000)
 		}
+		m.Must(m.Tx, "ROLLBACK TO SAVEPOINT a")
+		m.Stage(south, g.South.Wrapped, rig.Give, 5) // before there is a compensation again
+		m.Must(m.Tx, "SAVEPOINT b")
+		m.Stage(undo, g.Rig.Wrapped, rig.Give, 10)
+		m.Stage(undo, g.South.Wrapped, rig.Give, -5)
+		m.Must(m.Tx, "SAVEPOINT c")
+		m.Stage(undo, g.South.Wrapped, rig.Give, 1000)
+		m.Must(m.Tx, "ROLLBACK TO SAVEPOINT c")
+		if g.HomePool != nil {
+			m.Stage(undo, g.HomePool, rig.Give, 1)
+		}
+		m.Stage(south, g.South.Wrapped, rig.Short, 5)
+		wantCompensated(g, m.End())
+		g.WantUndone()
+		g.WantEmpty()
 	})
 }
 
@@ -160,28 +150,23 @@ func TestGroupWhoseWayBackIsRolledBackIsOrdinary(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		rig.EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-			for _, how := range []string{rig.BareGroup, rig.WrappedGroup} {
-				if how == rig.WrappedGroup && db.Driver == testdb.DriverSQLite {
-					continue
-				}
-				g := rig.NewGroup(t, rig.FreshLike(t, db), how, guarantee)
-				m := group(g)
-				m.Must(m.Tx, rig.Give, -1)
-				m.Stage(m.Ctx, g.Rig.Wrapped, rig.Give, -10)
-				m.Must(m.Tx, "SAVEPOINT a")
-				m.Stage(m.Soft.Compensation(m.Ctx), g.Rig.Wrapped, rig.Give, 10)
-				m.Must(m.Tx, "ROLLBACK TO SAVEPOINT a")
-				m.Stage(bedsql.RequireRows(m.Ctx, 1), g.South.Wrapped, rig.Short, 10)
-				err := m.End()
-				var end *bedsql.EndError
-				if !errors.As(err, &end) || len(end.Refused()) != 1 || bedsql.OutcomeOf(err) != bedsql.OutcomePartlyRefused {
-					t.Errorf("%s: End says %v", how, err)
-				}
-				g.Want(90, 100, false)
-				rig.Eventually(t, "the delivered write is removed", func() bool { return g.Left() == 1 })
-				if u := g.WantOneLog(); !u.Parked || u.Group() {
-					t.Errorf("the log holds %+v", u)
-				}
+			g := rig.NewGroup(t, rig.FreshLike(t, db), rig.WithGroup, guarantee)
+			m := group(g)
+			m.Must(m.Tx, rig.Give, -1)
+			m.Stage(m.Ctx, g.Rig.Wrapped, rig.Give, -10)
+			m.Must(m.Tx, "SAVEPOINT a")
+			m.Stage(m.Soft.Compensation(m.Ctx), g.Rig.Wrapped, rig.Give, 10)
+			m.Must(m.Tx, "ROLLBACK TO SAVEPOINT a")
+			m.Stage(bedsql.RequireRows(m.Ctx, 1), g.South.Wrapped, rig.Short, 10)
+			err := m.End()
+			var end *bedsql.EndError
+			if !errors.As(err, &end) || len(end.Refused()) != 1 || bedsql.OutcomeOf(err) != bedsql.OutcomePartlyRefused {
+				t.Errorf("End says %v", err)
+			}
+			g.Want(90, 100, false)
+			rig.Eventually(t, "the delivered write is removed", func() bool { return g.Left() == 1 })
+			if u := g.WantOneLog(); !u.Parked || u.Group() {
+				t.Errorf("the log holds %+v", u)
 			}
 		})
 	})

@@ -7,7 +7,6 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
-	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -134,27 +133,4 @@ func TestGroupOfAtLeastOnceWritesSaysWhereItsReceiptsWillBe(t *testing.T) {
 		finishes(g)
 		g.WantDone()
 	}, func(c *bedsql.Config) { c.Guarantee = bedsql.AtLeastOnce })
-}
-
-// A bare driver's transaction does not reveal a return to a savepoint. The job is faster than End,
-// which then checks the receipts.
-func TestEndBelievesTheReceiptsOfAGroupThatLostAPartToASavepoint(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		m := group(rig.NewGroup(t, db, rig.BareGroup))
-		undo := m.Soft.Compensation(m.Ctx)
-		m.Stage(m.Ctx, m.Rig.Wrapped, rig.Give, -10)
-		m.Stage(undo, m.Rig.Wrapped, rig.Give, 10)
-		m.Must(m.Tx, "SAVEPOINT here")
-		m.Stage(m.Ctx, m.South.Wrapped, rig.Give, 10)
-		m.Stage(undo, m.South.Wrapped, rig.Give, -10)
-		m.Must(m.Tx, "ROLLBACK TO SAVEPOINT here")
-		m.Commit()
-		finishes(m.GroupRig)
-		if err := m.Soft.End(t.Context()); err != nil {
-			t.Errorf("End says %v", err)
-		}
-		m.Rig.WantBalances(90)
-		m.South.WantBalances(100)
-	})
 }

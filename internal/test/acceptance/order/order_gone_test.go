@@ -2,6 +2,7 @@ package order
 
 import (
 	"database/sql"
+	"errors"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -141,10 +143,14 @@ func TestDecisionFreesTheNextThoughTheTablesCameLater(t *testing.T) {
 	})
 }
 
-func TestOpenTransactionWithAKeyHoldsUpNobodyForLong(t *testing.T) {
+// A transaction of WithTx locks its keys by its COMMIT alone.
+func TestCommitWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, db, false)
+		w := rig.NewWith(t, db, func(c *bedsql.Config) { c.AttemptTimeout, c.RetryTimeout = rig.Patience, 2*rig.Patience })
+		p := testproxy.New(t, w.HomeDB.Addr())
+		p.SpareErasing()
+		w.Home = w.Open(w.HomeDB.Via(p.Addr()).DSN)
 		tgt := rig.TargetOf(t, w.DB)
 		u := &entry.Unit{ID: entry.NewID(), DataSource: tgt.DataSource, Settings: tgt.Settings, Order: []entry.Order{{Key: orderKey(w.Rig, "k")}},
 			Statements: []entry.Statement{{SQL: w.Q(rig.SetBalance)}}}
@@ -164,21 +170,32 @@ func TestOpenTransactionWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 					t.Errorf("%s: it was possible", what)
 				}
 			case <-time.After(rig.Patience):
-				t.Fatalf("%s: no answer while a transaction is open", what)
+				t.Fatalf("%s: no answer while a COMMIT is on its way", what)
 			}
 		}
+		if _, err := logdb.Of(w.Storage).Decide(t.Context(), entry.DecideRetry, []string{u.ID}, nil, nil); !errors.Is(err, txlog.ErrLeased) {
+			t.Errorf("before the COMMIT, a decision says %v", err) // it has not waited for the key
+		}
+		reached, release := p.Hold(testproxy.Commit)
+		committed := make(chan error, 1)
+		go func() { committed <- b.Tx.Commit() }()
+		<-reached
 		answered("a removal", func() error { return w.Storage.Remove(t.Context(), u) })
 		if err := w.Storage.Release(t.Context(), u, entry.Verdict{Park: true}); err != nil {
 			t.Fatal(err)
 		}
 		answered("a decision", func() error { return w.Storage.Discard(t.Context(), u.ID) })
-		b.Commit()
+		release()
+		if err := <-committed; err != nil {
+			t.Fatal(err)
+		}
 		if err := w.Storage.Discard(t.Context(), u.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.End(); err != nil {
+		if err := b.End(); !errors.Is(err, bedsql.ErrPending) { // it was behind the other at its COMMIT
 			t.Fatal(err)
 		}
+		w.Delivers()
 		w.WantEmpty()
 	})
 }

@@ -15,8 +15,8 @@ import (
 type GroupRig struct {
 	*Rig  // the north
 	South *Rig
-	// Home is the pool of WithTx's transaction, homePool bed's own pool on the same database, and
-	// atHome a bare rig of it. They are nil for a staged group; homePool is nil for SQLite, too.
+	// Home is the pool of WithTx's transaction, HomePool is the same if its rows are compensated, and
+	// AtHome a bare rig of it. They are nil for a staged group; HomePool is nil for SQLite, too.
 	Home, HomePool *sql.DB
 	AtHome         *Rig
 	// proxy, if the rig has one, is between all clients and the north.
@@ -41,21 +41,17 @@ func NewGroup(t testing.TB, db testdb.DB, how string, change ...func(*bedsql.Con
 	}
 	g.AtHome = &Rig{T: t, DB: db, Bare: db.Open(t)}
 	g.AtHome.Account(100)
-	g.Home = g.AtHome.Bare
+	g.Home = g.Open(db.DSN)
 	if db.Driver != testdb.DriverSQLite {
-		g.HomePool = g.Open(db.DSN)
-	}
-	if how == WrappedGroup {
-		g.Home = g.HomePool
+		g.HomePool = g.Home
 	}
 	return g
 }
 
 // The kinds of compensable groups.
 const (
-	StagedGroup  = "staged"
-	BareGroup    = "with a bare transaction"
-	WrappedGroup = "with a wrapped transaction"
+	StagedGroup = "staged"
+	WithGroup   = "with a transaction"
 )
 
 // Turning is an open group.

@@ -11,37 +11,6 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// failing is a transaction some of whose statements fail.
-type failing struct {
-	*sql.Tx
-	fails func(text string) error
-}
-
-func (f failing) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	if err := f.fails(text); err != nil {
-		return nil, err
-	}
-	return f.Tx.ExecContext(ctx, text, args...)
-}
-
-func (f failing) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	if err := f.fails(text); err != nil {
-		return nil, err
-	}
-	return f.Tx.QueryContext(ctx, text, args...)
-}
-
-// Failing begins a transaction of the bare driver at home.
-func (w *WithRig) Failing(fails func(text string) error) *Begun {
-	w.T.Helper()
-	tx, err := w.Bare.Begin()
-	if err != nil {
-		w.T.Fatal(err)
-	}
-	w.T.Cleanup(func() { _ = tx.Rollback() })
-	return w.With(tx, failing{tx, fails})
-}
-
 // WithRig is an application with accounts in the log's database, and stock in its own.
 type WithRig struct {
 	*Rig // the stock
@@ -49,47 +18,34 @@ type WithRig struct {
 	Home   *sql.DB
 	HomeDB testdb.DB
 	Bare   *sql.DB
-	// seen: home is wrapped.
-	Seen bool
 }
 
 // NewWith makes it: MySQL keeps the log in another schema, PostgreSQL in the same
 // database, SQLite in the same file.
-func NewWith(t testing.TB, db testdb.DB, wrapped bool, change ...func(*bedsql.Config)) *WithRig {
+func NewWith(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) *WithRig {
 	t.Helper()
 	log := db
 	if db.Driver == testdb.DriverMySQL {
 		log = FreshLike(t, db)
 	}
-	w := &WithRig{Rig: NewWithLog(t, FreshLike(t, db), log, change...), HomeDB: db, Bare: db.Open(t), Seen: wrapped}
+	w := &WithRig{Rig: NewWithLog(t, FreshLike(t, db), log, change...), HomeDB: db, Bare: db.Open(t)}
 	w.Account(100, 100)
 	for _, s := range []string{"CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)", "INSERT INTO account VALUES (1, 100)", "INSERT INTO account VALUES (2, 100)"} {
 		if _, err := w.Bare.Exec(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if w.Home = w.Bare; wrapped {
-		w.Home = w.Open(db.DSN)
-	}
+	w.Home = w.Open(db.DSN)
 	return w
 }
 
-// EachWith runs f on every kind of database, with a transaction of the bare and of the
-// wrapped driver, and either guarantee.
+// EachWith runs f on every kind of database, with either guarantee.
 func EachWith(t *testing.T, f func(t *testing.T, w *WithRig)) {
 	t.Helper()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		for name, wrapped := range map[string]bool{"bare": false, "wrapped": true} {
-			if wrapped && db.Driver == testdb.DriverSQLite {
-				continue // refused: each would wait for the other's lock
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-					f(t, NewWith(t, FreshLike(t, db), wrapped, guarantee))
-				})
-			})
-		}
+		EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
+			f(t, NewWith(t, FreshLike(t, db), guarantee))
+		})
 	})
 }
 

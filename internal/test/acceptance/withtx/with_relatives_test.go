@@ -2,7 +2,6 @@ package withtx
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"gorm.io/gorm"
@@ -17,13 +16,10 @@ func TestGormTransactionCarriesEntriesOfWith(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		for _, mode := range mappers.GormModes {
-			for _, wrapped := range []bool{false, true} {
-				t.Run(fmt.Sprint(mode.Name, " wrapped ", wrapped), func(t *testing.T) {
-					w := rig.NewWith(t, rig.FreshLike(t, db), wrapped, rig.ExactlyOnce)
-					name := w.HomeDB.SQLDriver()
-					if wrapped {
-						name = w.Register()
-					}
+			{
+				t.Run(mode.Name, func(t *testing.T) {
+					w := rig.NewWith(t, rig.FreshLike(t, db), rig.ExactlyOnce)
+					name := w.Register()
 					g := mappers.OpenGorm(t, db.Driver, name, w.HomeDB.DSN, mode)
 					if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(g.Statement.ConnPool)); err == nil {
 						t.Error("gorm's pool was taken for a transaction")
@@ -63,8 +59,8 @@ func TestGormTransactionCarriesEntriesOfWith(t *testing.T) {
 func TestSqlxTransactionCarriesEntriesOfWith(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, rig.FreshLike(t, db), false)
-		pool := mappers.OpenSqlx(t, w.HomeDB, w.HomeDB.SQLDriver())
+		w := rig.NewWith(t, rig.FreshLike(t, db))
+		pool := mappers.OpenSqlx(t, w.HomeDB, w.Register())
 		if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(pool)); err == nil {
 			t.Error("sqlx's pool was taken for a transaction")
 		}
@@ -124,7 +120,7 @@ func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
 func TestKeyedTransactionAtHomeRecordsOnce(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, rig.FreshLike(t, db), true)
+		w := rig.NewWith(t, rig.FreshLike(t, db))
 		for i := range 2 {
 			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
 			tx, err := w.Home.BeginTx(ctx, nil)
@@ -160,13 +156,11 @@ func TestPostgresLogOfWithInItsOwnSchema(t *testing.T) {
 	if _, err := pool.Exec(`CREATE SCHEMA "the log"`); err != nil {
 		t.Fatal(err)
 	}
-	for _, wrapped := range []bool{false, true} {
+	{
 		r := rig.NewWithLog(t, testdb.Postgres(t), own)
 		r.Account(100, 100)
-		w := &rig.WithRig{Rig: r, HomeDB: db, Bare: pool, Home: pool, Seen: wrapped}
-		if wrapped {
-			w.Home = w.Open(db.DSN)
-		}
+		w := &rig.WithRig{Rig: r, HomeDB: db, Bare: pool}
+		w.Home = w.Open(db.DSN)
 		b := w.Begun()
 		b.Must(b.Tx, "CREATE TABLE IF NOT EXISTS here (id INT)")
 		b.Records(1)
@@ -189,7 +183,7 @@ func TestSessionOfWithDoesNotChangeItsEntries(t *testing.T) {
 		testdb.DriverPostgres: {"SET standard_conforming_strings = off", "SET search_path = pg_catalog", "SET default_transaction_isolation = 'serializable'"},
 	} {
 		for _, text := range settings {
-			w := rig.NewWith(t, testdb.New(t, driver), false)
+			w := rig.NewWith(t, testdb.New(t, driver))
 			w.Exec("CREATE TABLE words (id INT PRIMARY KEY, word VARCHAR(100) NOT NULL)")
 			conn, err := w.Home.Conn(context.Background())
 			if err != nil {

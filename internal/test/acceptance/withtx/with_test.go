@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -55,12 +56,8 @@ func TestRollbackTakesTheEntriesOfWithAlong(t *testing.T) {
 		if err := b.Tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
-		err, outcome := b.End(), bedsql.OutcomeNotAccepted
-		if !w.Seen {
-			outcome = bedsql.OutcomeUnknown
-		}
-		if err == nil || !strings.Contains(err.Error(), "rolled back") || bedsql.OutcomeOf(err) != outcome {
-			t.Errorf("End says %v (%v), want %v", err, bedsql.OutcomeOf(err), outcome)
+		if err := b.End(); !errors.Is(err, bedsql.ErrRolledBack) || bedsql.OutcomeOf(err) != bedsql.OutcomeNotAccepted {
+			t.Errorf("End says %v (%v)", err, bedsql.OutcomeOf(err))
 		}
 		if _, err := res.RowsAffected(); err == nil {
 			t.Error("the write has a result")
@@ -130,35 +127,7 @@ func TestEndAfterTheJobAppliesNothingTwice(t *testing.T) {
 		b.Records(1)
 		b.Commit()
 		w.Delivers()
-		err := b.End()
-		switch known := w.Seen || w.ExactlyOnce(); {
-		case known && err != nil, !known && !errors.Is(err, bedsql.ErrUnknownOutcome):
-			t.Errorf("End says %v", err)
-		}
-		w.WantBalances(101, 100)
-		w.WantEmpty()
-	})
-}
-
-// A session goes on after its COMMIT, and does not tell that it was one.
-func TestEndOfWithOnAConnectionBelievesTheReceipt(t *testing.T) {
-	t.Parallel()
-	rig.EachWith(t, func(t *testing.T, w *rig.WithRig) {
-		if w.Seen {
-			return
-		}
-		conn, err := w.Home.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		w.Must(conn, "BEGIN")
-		b := w.With(nil, conn)
-		b.Records(1)
-		w.Must(conn, "COMMIT")
-		w.Delivers()
-		switch err := b.End(); {
-		case w.ExactlyOnce() && err != nil, !w.ExactlyOnce() && (!errors.Is(err, bedsql.ErrUnknownOutcome) || errors.Is(err, bedsql.ErrNotCommitted)):
+		if err := b.End(); err != nil {
 			t.Errorf("End says %v", err)
 		}
 		w.WantBalances(101, 100)
@@ -189,16 +158,21 @@ func (s *taken) Get(ctx context.Context, id string) (*entry.Unit, error) {
 	return s.SQLStorage.Get(ctx, id)
 }
 
-// A receipt that was not there before the entry was gone says nothing.
+// A receipt that was not there before the entry was gone says nothing. After a COMMIT without an
+// answer End takes a lease.
 func TestEndAsksForTheReceiptOnceTheEntryIsGone(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		log := &taken{}
-		w := rig.NewWith(t, db, false, rig.ExactlyOnce, func(c *bedsql.Config) { log.SQLStorage, c.Storage = c.Storage.(*txlog.SQLStorage), log })
+		w := rig.NewWith(t, db, rig.ExactlyOnce, func(c *bedsql.Config) { log.SQLStorage, c.Storage = c.Storage.(*txlog.SQLStorage), log })
+		p := behindProxy(w)
 		b := w.Begun()
 		takes(b)
 		b.Records(1)
-		b.Commit()
+		p.CutAfter(testproxy.Commit)
+		if err := b.Tx.Commit(); err == nil {
+			t.Error("Commit succeeded")
+		}
 		delivered := false
 		log.delivers = func() { delivered = w.Delivers().Delivered == 1 }
 		if err := b.End(); err != nil || !delivered {
@@ -277,8 +251,8 @@ func TestLocalTransactionInsideWithJoinsAtItsCommit(t *testing.T) {
 
 func TestWithRefusesWritesToItsOwnDatabase(t *testing.T) {
 	t.Parallel()
-	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t)} {
-		w := rig.NewWith(t, db, true)
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		w := rig.NewWith(t, db)
 		b := w.Begun()
 		if _, err := w.Home.ExecContext(b.Ctx, w.Q(rig.Increment), 1, 1); err == nil || !strings.Contains(err.Error(), "send it through that transaction") {
 			t.Errorf("a write through the pool says %v", err)
@@ -298,7 +272,7 @@ func TestWithRefusesWritesToItsOwnDatabase(t *testing.T) {
 			t.Errorf("account 1 holds %d", n)
 		}
 		w.WantBalances(101, 100)
-	}
+	})
 }
 
 func TestRefusedWriteOfWithIsParked(t *testing.T) {
@@ -403,10 +377,31 @@ func TestWithKeepsTextsOfEveryKind(t *testing.T) {
 
 func TestWithWantsAnOpenTransaction(t *testing.T) {
 	t.Parallel()
-	w := rig.NewWith(t, testdb.SQLite(t), false)
-	for name, tx := range map[string]bedsql.DBTX{"nil": nil, "a nil transaction": (*sql.Tx)(nil), "a pool": w.Home} {
-		if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(tx)); err == nil || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
-			t.Errorf("%s: Begin says %v", name, err)
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		w := rig.NewWith(t, db)
+		bare, err := w.Bare.Begin()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		defer func() { _ = bare.Rollback() }()
+		ended, err := w.Home.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ended.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := w.Home.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		for name, tx := range map[string]bedsql.DBTX{
+			"nil": nil, "a nil transaction": (*sql.Tx)(nil), "a pool": w.Home, "a connection without one": conn, "a bare driver's": bare, "one that has ended": ended,
+		} {
+			if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(tx)); err == nil || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+				t.Errorf("%s: Begin says %v", name, err)
+			}
+		}
+	})
 }
