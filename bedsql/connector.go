@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -58,11 +56,10 @@ type connector struct {
 	deliverer *besteffort.Deliverer
 	// receipts describe the receipts of writes through this connector.
 	receipts attempt.Receipts
-	// dials counts the dials, and reaches has what is known of logs by their storage, for WithTx.
+	// dials counts the dials, and reaches has what is known of logs, by their storage: see home.reach.
 	dials   atomic.Int64
 	reaches sync.Map
-	// shared is the error of a write that is not recorded under WithTx, if the log is in the target's
-	// own file.
+	// shared is the error of a logged write if the log is in the target's own file: see sharedFile.
 	shared error
 	// session is the resolved session of the last dial; nil before.
 	session atomic.Pointer[string]
@@ -190,39 +187,6 @@ func leavesReceipts(d *dialect.Dialect, dataSource string) error {
 	}
 	return fmt.Errorf("bed: the dialect %q of the data source %s knows no receipts, without which nothing is delivered ExactlyOnce or under an idempotency key: "+
 		"open it by bedsql/mysql, bedsql/postgres or bedsql/sqlite, or choose AtLeastOnce", d.Name, dataSource)
-}
-
-// sharedFile returns the error of writes to a target whose own file has the SQLite log, because the
-// entry and the write would wait for each other. WithTx writes both in one transaction.
-func sharedFile(t delivery.Target, cfg Config) error {
-	s, ok := cfg.Storage.(interface {
-		Driver() string
-		Location() string
-	})
-	if !ok || s.Driver() != "sqlite" || t.File == "" {
-		return nil
-	}
-	same := resolved(s.Location()) == resolved(t.File)
-	if a, err := os.Stat(s.Location()); err == nil {
-		if b, err := os.Stat(t.File); err == nil {
-			same = same || os.SameFile(a, b)
-		}
-	}
-	if same {
-		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own, or write in a transaction of bedsql.WithTx", t.DataSource)
-	}
-	return nil
-}
-
-// resolved returns path without symbolic links, even if the file does not exist yet.
-func resolved(path string) string {
-	if p, err := filepath.EvalSymlinks(path); err == nil {
-		return p
-	}
-	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		return filepath.Join(dir, filepath.Base(path))
-	}
-	return path
 }
 
 // Connect implements driver.Connector. It does not dial: a write must meet a database that is

@@ -52,6 +52,7 @@ var exported = map[string]struct {
 	"bedsql.RowsError":           {&RowsError{Want: 1}, OutcomeRefused},
 	"bedsql.CompensatedError":    {&CompensatedError{Cause: answer("40001")}, OutcomeCompensated},
 	"bedsql.EndError":            {&EndError{Errors: []error{&RefusedError{Cause: io.EOF}, &PendingError{Cause: io.EOF}}}, OutcomePartlyRefused},
+	"dialect.EntriesError":       {&LogElsewhereError{Cause: &dialect.EntriesError{Err: io.EOF}}, OutcomeRefused},
 	"dialect.ErrVoided":          {dialect.ErrVoided, OutcomeNotAccepted},
 	"dialect.ErrKeyReused":       {dialect.ErrKeyReused, OutcomeRefused},
 	"dialect.ErrOvertaken":       {dialect.ErrOvertaken, OutcomeRefused},

@@ -126,7 +126,7 @@ func (s sqlLog) Reach(ctx context.Context, session logdb.Session) (r logdb.Reach
 	var facts [][]string
 	switch f {
 	case sqltext.MySQL: // the level has one name in MySQL, another in older MariaDBs, and both in newer ones
-		facts, err = session.Query(ctx, "SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', 'tx_isolation', 'transaction_isolation', 'innodb_snapshot_isolation')")
+		facts, err = session.Query(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('max_allowed_packet', 'tx_isolation', 'transaction_isolation', 'innodb_snapshot_isolation')")
 	case sqltext.Postgres:
 		facts, err = session.Query(ctx, "SELECT 'isolation', pg_catalog.current_setting('default_transaction_isolation') UNION ALL SELECT 'innodb_snapshot_isolation', 'ON'")
 	}
@@ -221,7 +221,7 @@ func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) err
 	}
 	for _, k := range slices.Sorted(maps.Keys(by)) {
 		for _, u := range by[k] {
-			rows := "SELECT " + v.text(k) + ", " + v.clock() + " * 1000, " + v.text(u.ID) + ", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"})
+			rows := "SELECT " + v.text(k) + ", " + v.db.backend.Flavor.SessionClock() + " * 1000, " + v.text(u.ID) + ", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"})
 			if _, err := s.Exec(ctx, briefly+issuing(f, v.at, rows)); err != nil {
 				return err
 			}
@@ -259,15 +259,6 @@ func (v *visitor) log() string {
 	return " FROM " + v.at + "bed_log WHERE name = " + v.text(tables.Identity) + " AND value = " + v.text(v.identity)
 }
 
-// clock is the log's clock, whatever SET timestamp says.
-func (v *visitor) clock() string {
-	f := v.db.backend.Flavor
-	if f == sqltext.MySQL {
-		return "((TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(3)) - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), NOW(3))) DIV 1000)"
-	}
-	return f.Clock()
-}
-
 // insert returns the INSERT of rows.
 func (v *visitor) insert(rows []row) logdb.Insert {
 	in := logdb.Insert{Rows: len(rows), Find: "SELECT 1 FROM " + v.at + "transaction_log WHERE id = " + v.text(rows[0].id)}
@@ -297,14 +288,20 @@ func (v *visitor) values(r *row) string {
 		b.WriteString(before)
 		before = ", "
 		switch {
-		case c.within != "":
-			b.WriteString(c.within.of(strconv.FormatInt(r.lease, 10), v.text(r.receipt)))
+		case c.within == withoutLease:
+			b.WriteString(string(withoutLease))
+		case c.within == dueAtOnce:
+			b.WriteString(strconv.FormatInt(r.lease, 10))
+		case c.within == doubtful && r.receipt != "":
+			b.WriteString("1")
+		case c.within == doubtful:
+			b.WriteString("0")
 		case c.text != nil:
 			b.WriteString(v.text(c.text(r)))
 		case c.number != nil:
 			b.WriteString(strconv.FormatInt(c.number(r), 10))
 		case c.time:
-			b.WriteString(v.clock())
+			b.WriteString(v.db.backend.Flavor.SessionClock())
 		default:
 			b.WriteString(c.fixed)
 		}
@@ -320,49 +317,43 @@ func (v *visitor) arrays(rows []row) (text string, args []any) {
 		list[i] = &rows[i]
 	}
 	var selected, from, names []string
-	lease, receipt := "", ""
 	for i := range columns {
-		c := &columns[i]
-		if c.isParam() && c.within != withoutLease {
-			kind, value := "bigint[]", ""
-			if c.text != nil {
-				kind, value = "text[]", arrayOfAll(list, c.text, sqltext.AppendElement)
-			} else {
-				value = arrayOfAll(list, c.number, entry.AppendInt)
-			}
-			n := "$" + strconv.Itoa(len(args)+1)
-			param := n + "::" + kind
-			if !ascii(value) {
-				param, value = "pg_catalog.convert_from(pg_catalog.decode("+n+"::text, 'hex'), 'UTF8')::"+kind, hex.EncodeToString([]byte(value))
-			}
-			args, from, names = append(args, value), append(from, "pg_catalog.unnest("+param+")"), append(names, "c"+strconv.Itoa(i))
-		}
-		switch name := "r.c" + strconv.Itoa(i); {
-		case c.name == "receipt":
-			receipt = name
-		case c.name == "next_try_time":
-			lease = name
-		}
-	}
-	for i := range columns {
-		c := &columns[i]
+		c, value := &columns[i], "r.c"+strconv.Itoa(i)
 		switch {
-		case c.within != "":
-			selected = append(selected, c.within.of(lease, receipt))
+		case c.within == withoutLease:
+			value = string(withoutLease)
+		case c.within == doubtful:
+			value = "CASE WHEN r.receipt = '' THEN 0 ELSE 1 END"
 		case c.isParam():
-			selected = append(selected, "r.c"+strconv.Itoa(i))
+			kind, array := "bigint[]", ""
+			if c.text != nil {
+				kind, array = "text[]", arrayOfAll(list, c.text, sqltext.AppendElement)
+			} else {
+				array = arrayOfAll(list, c.number, entry.AppendInt)
+			}
+			param := "$" + strconv.Itoa(len(args)+1)
+			if ascii(array) {
+				param += "::" + kind
+			} else {
+				param, array = "pg_catalog.convert_from(pg_catalog.decode("+param+"::text, 'hex'), 'UTF8')::"+kind, hex.EncodeToString([]byte(array))
+			}
+			if c.name == "receipt" {
+				value = "r.receipt"
+			}
+			args, from, names = append(args, array), append(from, "pg_catalog.unnest("+param+")"), append(names, value[len("r."):])
 		case c.time:
-			selected = append(selected, v.clock())
+			value = v.db.backend.Flavor.SessionClock()
 		default:
-			selected = append(selected, c.fixed)
+			value = c.fixed
 		}
+		selected = append(selected, value)
 	}
 	args = append(args, v.identity)
 	return v.into() + " SELECT " + strings.Join(selected, ", ") + " FROM ROWS FROM (" + strings.Join(from, ", ") + ") AS r (" + strings.Join(names, ", ") + "), " +
 		v.at + "bed_log AS log WHERE log.name = '" + tables.Identity + "' AND log.value = $" + strconv.Itoa(len(args)), args
 }
 
-// within is the SQL for a column's value in a row of WithTx: the row is due at once, and free.
+// within is a column's value in a row of WithTx: the row is due at once, and free.
 type within string
 
 const (
@@ -373,16 +364,6 @@ const (
 	// run beside its own. Without a receipt, a first attempt that meets a duplicate key is refused.
 	doubtful within = "doubt"
 )
-
-func (w within) of(lease, receipt string) string {
-	switch w {
-	case dueAtOnce:
-		return lease
-	case doubtful:
-		return "CASE WHEN " + receipt + " = '' THEN 0 ELSE 1 END"
-	}
-	return string(w)
-}
 
 // text writes a text into a statement: only printable ASCII without a backslash appears literally.
 func (v *visitor) text(s string) string {

@@ -34,6 +34,14 @@ func (f Flavor) Clock() string {
 		SQLite:   `CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`})
 }
 
+// SessionClock is Clock for a session of the application, whatever its SET timestamp says.
+func (f Flavor) SessionClock() string {
+	if f != MySQL {
+		return f.Clock()
+	}
+	return `((TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(3)) - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), NOW(3))) DIV 1000)`
+}
+
 // Text writes one of bed's own statements for the database. ? are its parameters, and it
 // contains no other ?; {now} is the clock, {sql} the column name sql, which is a keyword.
 // {by key} begins a DELETE that names rows by primary key. It makes MariaDB's optimizer use

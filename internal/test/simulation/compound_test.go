@@ -35,6 +35,9 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 	for i, part := range parts {
 		if err := checked(part, ran); err != nil {
 			s.rollback()
+			if i > 0 && strings.Contains(parts[i-1], insertWithin) {
+				err.Message = "bed_entries: " + err.Message
+			}
 			return nil, err
 		}
 		if i == len(parts)-1 {
@@ -42,15 +45,22 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 		}
 		receipt := strings.LastIndex(part, "INSERT INTO bed_receipt ")
 		fence := strings.LastIndex(part, "INSERT INTO bed_order ")
-		start := max(receipt, fence)
+		entries := strings.LastIndex(part, insertWithin)
+		start := max(receipt, fence, entries)
 		if start < 0 {
 			start = max(strings.LastIndex(part, "UPDATE "), 0)
 		}
 		statement := part[start:]
 		n := strings.Count(statement, "?")
+		if entries >= 0 { // all of it is in the text
+			n = 0
+		}
 		var one *answer
 		if one, err = s.run(statement, args[:n]); err != nil {
 			s.rollback()
+			if e, ok := err.(*mysql.MySQLError); ok && entries >= 0 {
+				err = serverError(e.Number, string(e.SQLState[:]), "bed_entries: "+e.Message)
+			}
 			if e, ok := err.(*mysql.MySQLError); ok && receipt >= 0 && e.Number != 1062 {
 				err = serverError(e.Number, string(e.SQLState[:]), "bed_receipt: waiting for another writer of this receipt failed; try again")
 			}
@@ -72,11 +82,11 @@ var (
 	aCheck = regexp.MustCompile(`^IF bed_rows_(\d+)_\w+ (<>|<) (\d+) THEN SET bed_message_\w+ = CONCAT\('(bed_rows: call \d+ )', bed_rows_\w+\);$`)
 	// around matches the lines of a compound that are not writes and need no run.
 	around = regexp.MustCompile(`^(BEGIN.*|DECLARE .*|START TRANSACTION;|IF @@in_transaction = 0 THEN .*|SET bed_rows_\w+ = ROW_COUNT\(\);|` +
-		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|INSERT INTO bed_order|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
+		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|INSERT INTO bed_order|INSERT INTO \x60shop\x60.transaction_log|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
 )
 
 // checked runs the check of the last write's row count, before the next write.
-func checked(part string, ran []int64) error {
+func checked(part string, ran []int64) *mysql.MySQLError {
 	for line := range strings.Lines(part) {
 		line = strings.TrimSuffix(line, "\n")
 		m := aCheck.FindStringSubmatch(line)

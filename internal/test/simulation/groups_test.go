@@ -21,8 +21,8 @@ var turning = append([]kind{
 	{"group of which a part changes other rows", false, false, []int{0, 1, 0}, sendStaged, []need{anyRows, otherRows, oneRow}},
 	{"group of which a part must be the first", false, false, []int{0, 0, 1}, sendStaged, []need{anyRows, theGate, anyRows}},
 	{"group of which a part is forbidden", false, false, []int{0, 1, atLog}, sendStaged, []need{anyRows, anyRows, forbidden}},
-	{"wrapped transaction with a group of which a part is forbidden", false, true, []int{atLog, 0, 1}, sendWith(wrappedHome, withCommits), []need{anyRows, anyRows, forbidden}},
-	{"bare transaction with a group of which a part must be the first", false, true, []int{atLog, 0, 1}, sendWith(bareHome, withCommits), []need{anyRows, theGate, anyRows}},
+	{"transaction with a group of which a part is forbidden", false, true, []int{atLog, 0, 1}, sendWith(withCommits), []need{anyRows, anyRows, forbidden}},
+	{"transaction with a group of which a part must be the first", false, true, []int{atLog, 0, 1}, sendWith(withCommits), []need{anyRows, theGate, anyRows}},
 }, withKinds[:len(withKinds)-1]...)
 
 // aboutGroups disturbs groups: the application loses an answer at the worst moment of an End or is

@@ -19,12 +19,6 @@ import (
 // atLog is the source of the rows in the log's database.
 const atLog = 2
 
-// pools of an application of such a history, behind those of the data sources.
-const (
-	wrappedHome = iota + atLog
-	bareHome
-)
-
 const (
 	withCommits behaviour = iota
 	withGoesOn
@@ -40,12 +34,10 @@ var withKinds = func() (all []kind) {
 		withCommits: "", withGoesOn: " that goes on after errors", withUndoesSome: " that goes back to a savepoint",
 		withRollsBack: " that is rolled back", withEndsEarly: " whose end comes early", withoutEnd: " that nobody ends",
 	} {
-		for n, driver := range []string{wrappedHome: "wrapped", bareHome: "bare"}[atLog:] {
-			all = append(all, kind{driver + " transaction with entries" + what, false, true, []int{atLog, 0, atLog, 1, 0}, sendWith(n+atLog, behaviour(b)), nil})
-		}
+		all = append(all, kind{"transaction with entries" + what, false, true, []int{atLog, 0, atLog, 1, 0}, sendWith(behaviour(b)), nil})
 	}
-	// Under a key, the rows in the log's database are written once, too: the pool is wrapped.
-	return append(all, kind{"wrapped transaction with entries under a key", true, true, []int{atLog, 0, 1, 0}, sendWith(wrappedHome, withCommits), nil})
+	// Under a key, the rows in the log's database are written once, too.
+	return append(all, kind{"transaction with entries under a key", true, true, []int{atLog, 0, 1, 0}, sendWith(withCommits), nil})
 }()
 
 func (k kind) isHome() bool { return k.local && slices.Contains(k.parts, atLog) }
@@ -65,16 +57,19 @@ var errUndone = errors.New("the application rolled back")
 // waited reports whether another transaction held a lock for too long. That takes no fault.
 func waited(err error) bool { return strings.Contains(err.Error(), errLockTimeout.Message) }
 
-// sendWith records entries in a local transaction of a pool's.
-func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+// sendWith records entries in a local transaction.
+func sendWith(b behaviour) func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
 	return func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
-		tx, err := pools[pool].BeginTx(ctx, nil)
+		tx, err := pools[atLog].BeginTx(ctx, nil)
 		if err != nil {
 			s.undone = true
 			return err
 		}
 		inside, soft, err := bedsql.Begin(ctx, r.options(bedsql.WithTx(tx))...)
-		must(err)
+		if err != nil {
+			s.undone = tx.Rollback() == nil
+			return err
+		}
 		r.group = soft.ID()
 		if r.order != "" {
 			inside = bedsql.WithOrderKey(inside, r.order)
@@ -115,14 +110,11 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 				_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT here")
 			}
 			if err != nil || b == withRollsBack {
-				// After a failed rollback, a bare driver may leave the transaction open, and the
-				// next one on the connection commits it.
-				if s.undone = tx.Rollback() == nil || pool == wrappedHome; !s.undone {
-					return end(bedsql.ErrUnknownOutcome)
-				}
+				_ = tx.Rollback()
+				s.undone = true
 				before := err
 				err = end(cmp.Or(err, errUndone))
-				s.meant = (before == nil || waited(before)) && (errors.Is(err, errUndone) || errors.Is(err, map[bool]error{true: bedsql.ErrRolledBack, false: bedsql.ErrUnknownOutcome}[pool == wrappedHome]))
+				s.meant = (before == nil || waited(before)) && (errors.Is(err, errUndone) || errors.Is(err, bedsql.ErrRolledBack))
 				return err
 			}
 		}
@@ -138,9 +130,6 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 		if s.meant = b == withoutEnd && err == nil; b == withoutEnd {
 			return bedsql.ErrUnknownOutcome
 		}
-		err = end(err)
-		// Without a receipt, there is no trace of an unseen outcome.
-		s.meant = s.committed && pool == bareHome && b == withUndoesSome && errors.Is(err, bedsql.ErrUnknownOutcome) && strings.Contains(err.Error(), "rolled back to a savepoint")
-		return err
+		return end(err)
 	}
 }

@@ -29,13 +29,15 @@ type parser struct {
 
 type row map[string]any
 
+var clocks = strings.NewReplacer(sqltext.MySQL.Clock(), "now_ms()", sqltext.MySQL.SessionClock(), "now_ms()")
+
 // read caches the tokens of frequent texts.
 var read = map[string][]string{}
 
 func parse(s *session, text string, args []any) *parser {
 	tokens := read[text]
 	if tokens == nil {
-		tokens = token.FindAllString(uncommented(strings.ReplaceAll(text, sqltext.MySQL.Clock(), "now_ms()")), -1)
+		tokens = token.FindAllString(uncommented(clocks.Replace(text)), -1)
 		if len(args) > 0 || strings.HasPrefix(text, "SHOW ") {
 			read[text] = tokens
 		}

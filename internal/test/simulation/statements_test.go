@@ -170,27 +170,36 @@ func (p *parser) put(t *table, all []row) *answer {
 	return a
 }
 
-// insertSelected adds a row if its source has one.
+// insertSelected adds the rows whose sources have one.
 func (p *parser) insertSelected(t *table, columns []string) *answer {
-	made := maps.Clone(t.defaults)
-	for _, column := range columns {
-		p.row = made
-		made[column] = p.expr()
-		p.takes(",")
-	}
-	there := true
-	switch {
-	case p.takes("FROM", "DUAL"):
-		if p.takes("WHERE") {
-			there = isTrue(p.expr())
+	var all []row
+	for {
+		made := maps.Clone(t.defaults)
+		for _, column := range columns {
+			p.row = made
+			made[column] = p.expr()
+			p.takes(",")
 		}
-	case p.takes("FROM"):
-		there = len(p.where(p.table())) == 1
+		there := true
+		switch {
+		case p.takes("FROM", "DUAL"):
+			if p.takes("WHERE") {
+				there = isTrue(p.expr())
+			}
+		case p.takes("FROM"):
+			there = len(p.where(p.table())) == 1
+		}
+		if there {
+			all = append(all, made)
+		}
+		if !p.takes("UNION", "ALL", "SELECT") {
+			break
+		}
 	}
-	if !there {
+	if all == nil {
 		return &answer{}
 	}
-	return p.put(t, []row{made})
+	return p.put(t, all)
 }
 
 func (p *parser) deletes() *answer {

@@ -178,11 +178,6 @@ func (w *world) newApp(i int) app {
 		a.closers = append(a.closers, func() { _ = pool.Close() })
 		a.pools = append(a.pools, pool)
 	}
-	if w.focus.isHome() {
-		pool := sql.OpenDB(&wire{w.n, a.process, w.database, home, false})
-		a.closers = append(a.closers, func() { _ = pool.Close() })
-		a.pools = append(a.pools, pool)
-	}
 	return a
 }
 
