@@ -72,7 +72,7 @@ type appReport struct {
 type app struct {
 	appOrder
 	pools   map[string]*sql.DB
-	homes   []*sql.DB // see openHome
+	home    *sql.DB // see openHome
 	log     *txlog.SQLStorage
 	journal *os.File
 }
@@ -192,9 +192,7 @@ func (a *app) report(r appReport, storage txlog.Storage) error {
 		r.Prepared[name] = n
 		_ = pool.Close() // says so if a connection is gone already
 	}
-	for _, pool := range a.homes {
-		_ = pool.Close()
-	}
+	_ = a.home.Close()
 	if err := storage.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing the log:", err)
 	}

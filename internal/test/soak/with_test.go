@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"hash/fnv"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -40,35 +40,22 @@ func requiring(send func(context.Context, *app, *sending) error) func(context.Co
 	return func(ctx context.Context, a *app, s *sending) error { return send(bedsql.RequireRows(ctx, 1), a, s) }
 }
 
-// openHome opens the log's database like an application: by the bare driver and, if possible, by
-// the wrapped one.
+// openHome opens the log's database as that of an application.
 func (a *app) openHome(cfg bedsql.Config) error {
-	names := []string{map[string]string{testdb.DriverPostgres: "pgx"}[a.LogDriver]}
-	if names[0] == "" {
-		names[0] = a.LogDriver
+	register := map[string]func(string, bedsql.Config) error{testdb.DriverMySQL: mysql.Register, testdb.DriverPostgres: postgres.Register, testdb.DriverSQLite: sqlite.Register}[a.LogDriver]
+	if err := register(home, cfg); err != nil {
+		return err
 	}
-	if register := map[string]func(string, bedsql.Config) error{testdb.DriverMySQL: mysql.Register, testdb.DriverPostgres: postgres.Register}[a.LogDriver]; register != nil {
-		if err := register(home, cfg); err != nil {
-			return err
-		}
-		names = append(names, home)
+	var err error
+	if a.home, err = sql.Open(home, a.Log); err == nil {
+		a.home.SetMaxOpenConns(workers + 1)
 	}
-	for _, name := range names {
-		pool, err := sql.Open(name, a.Log)
-		if err != nil {
-			return err
-		}
-		pool.SetMaxOpenConns(workers + 1)
-		a.homes = append(a.homes, pool)
-	}
-	return nil
+	return err
 }
 
 // with writes the first step itself, and records the others in its transaction.
 func with(ctx context.Context, a *app, s *sending) error {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(s.Send))
-	conn, err := a.homes[int(h.Sum32())%len(a.homes)].Conn(ctx)
+	conn, err := a.home.Conn(ctx)
 	if err != nil {
 		return failure{err}
 	}

@@ -117,11 +117,11 @@ func (o *crashOrder) run(s *rig.Steps) error {
 			}
 		}
 	}
-	if pools["home"], err = o.openHome(s, cfg, strings.Contains(o.By, "wrapped")); err != nil {
+	if pools["home"], err = o.openHome(s, cfg); err != nil {
 		return err
 	}
 	if (strings.HasPrefix(o.By, "with and") || o.atHome()) && o.Driver != testdb.DriverSQLite {
-		if pools["bed home"], err = o.openHome(s, cfg, true); err != nil {
+		if pools["bed home"], err = o.openHome(s, cfg); err != nil {
 			return err
 		}
 		for range 3 {
@@ -161,18 +161,14 @@ func (o *crashOrder) run(s *rig.Steps) error {
 	return nil
 }
 
-// openHome opens the log's database as that of an application, by the bare driver or the
-// wrapped one.
-func (o *crashOrder) openHome(s *rig.Steps, cfg bedsql.Config, wrapped bool) (*sql.DB, error) {
+// openHome opens the log's database as that of an application.
+func (o *crashOrder) openHome(s *rig.Steps, cfg bedsql.Config) (*sql.DB, error) {
 	tgt, err := rig.Target(o.Driver)(o.Log)
 	if err != nil {
 		return nil, err
 	}
 	tgt.DataSource = "home"
 	tgt = rig.CrashTarget(tgt, s, "home")
-	if !wrapped || o.Driver == testdb.DriverSQLite {
-		return sql.OpenDB(tgt.Connector), nil
-	}
 	c, err := bedsql.NewConnector(tgt, cfg)
 	if err != nil {
 		return nil, err
@@ -333,20 +329,18 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools)
 	},
-	"with":                       crashWith,
-	"with wrapped":               crashWith,
-	"with at least once":         crashWith,
-	"with wrapped at least once": crashWith,
+	"with":               crashWith,
+	"with at least once": crashWith,
 	"staged that must change a row": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(bedsql.RequireRows(ctx, 1), o, pools, bedsql.Staged())
 	},
-	"request":                        crashRequest,
-	"request with a staged group":    crashRequest,
-	"request with its own group":     crashRequest,
-	"message":                        crashMessage,
-	"message that publishes":         crashMessage,
-	"staged with compensation":       crashGroup,
-	"with and compensation, wrapped": crashGroup,
+	"request":                     crashRequest,
+	"request with a staged group": crashRequest,
+	"request with its own group":  crashRequest,
+	"message":                     crashMessage,
+	"message that publishes":      crashMessage,
+	"staged with compensation":    crashGroup,
+	"with and compensation":       crashGroup,
 	"staged soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools, bedsql.Staged())
 	},

@@ -336,7 +336,7 @@ func CrashTarget(t delivery.Target, s *Steps, where string) delivery.Target {
 	if with := d.CommitWith; with != nil {
 		d.CommitWith = func(ctx context.Context, conn driver.Conn, calls []dialect.Call) (handled bool, err error) {
 			cc := attempt.Bare(conn).(*crashConn)
-			_, err = around(cc, "receipt and COMMIT in one", func() (struct{}, error) {
+			_, err = around(cc, "COMMIT with statements before it", func() (struct{}, error) {
 				handled, err = with(ctx, cc.inside(conn), calls)
 				if !handled {
 					return struct{}{}, driver.ErrSkip
