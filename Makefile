@@ -19,7 +19,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help check test screenshots test-mysql-path test-cluster test-tidb test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
+.PHONY: help check test screenshots test-mysql-path test-cluster test-tidb test-upgrade test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-cluster: ## test on clusters that it starts: Galera, a PostgreSQL with its 
 
 test-tidb: ## test on a TiDB that it builds from the Go module proxy, by hand: it takes a while
 	@scripts/test-tidb.sh
+
+test-upgrade: ## test the jobs of this version and of an older one, REF (the last tag), on the same logs
+	@scripts/test-upgrade.sh $(REF)
 
 screenshots: ## take the pictures of docs/images anew, in the console's tests in a browser
 	@BED_SCREENSHOTS='$(CURDIR)/docs/images' PKG=./console/e2e TESTFLAGS='-run OperatorClears' scripts/test.sh
@@ -78,7 +81,7 @@ bench-quick: ## a smaller run of the same in about a minute, ending with one lin
 
 lint: ## run golangci-lint if it is installed, else go vet and staticcheck
 	@if command -v golangci-lint >/dev/null; then \
-		golangci-lint run $(PKG) && (cd bench && golangci-lint run ./...) && (cd console/e2e && golangci-lint run ./...); \
+		golangci-lint run $(PKG) && (cd bench && golangci-lint run ./...) && (cd console/e2e && golangci-lint run ./...) && (cd internal/test/libraries && golangci-lint run ./...); \
 	else \
 		echo "golangci-lint is not installed: go vet and staticcheck"; \
 		go vet $(PKG) && go run $(STATICCHECK) $(PKG); \

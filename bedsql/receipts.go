@@ -4,14 +4,28 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/internal/target"
 )
+
+// ReceiptMigrations returns the steps that create and upgrade bed_receipt and bed_order in a target,
+// "mysql" (also for MariaDB), "postgres" or "sqlite", as files for goose, golang-migrate or atlas:
+// 00001_bed_receipt.up.sql and so on, as txlog.Migrations. Without them the wrapped driver and the job create both tables when
+// they need them.
+func ReceiptMigrations(database string) (fs.FS, error) {
+	text, err := attempt.TargetSchema(database)
+	if err != nil {
+		return nil, err
+	}
+	return tables.Migrations(sqltext.FlavorOf(database), text, "bed_receipt")
+}
 
 // attempt has run make an attempt of u on conn, in u's session. If u leaves a receipt, the table of
 // receipts is there by then, and the log holds its place.

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/google/uuid"
@@ -32,6 +33,18 @@ func Schema(database string) (string, error) {
 		return "", fmt.Errorf("txlog: the schema for %s: %w", f, err)
 	}
 	return string(text), nil
+}
+
+// Migrations returns the steps that create and upgrade the log's tables in a database of [Schema], as
+// files for goose, golang-migrate or atlas: 00001_bed_log.up.sql and so on. They only go up. A
+// released file does not change, and a later version adds more. Tables that [Open] made are left as
+// they are. golang-migrate needs multiStatements=true on MySQL.
+func Migrations(database string) (fs.FS, error) {
+	text, err := Schema(database)
+	if err != nil {
+		return nil, err
+	}
+	return tables.Migrations(sqltext.FlavorOf(database), text, "bed_log")
 }
 
 // logTables describes the log's tables in a database, the indispensable ones first.

@@ -1,6 +1,8 @@
 package docs
 
 import (
+	"io/fs"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -224,4 +226,34 @@ func TestServersOfTheWorkflowAreDocumented(t *testing.T) {
 		}
 	}
 	yamlOf(t, ".github/dependabot.yml")
+}
+
+// A nested module is invisible to ./... of the root.
+func TestEveryModuleIsTestedLintedAndUpdated(t *testing.T) {
+	t.Parallel()
+	modules := []string{"."}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if dir, _ := filepath.Rel(root, filepath.Dir(path)); err == nil && d.Name() == "go.mod" && dir != "." {
+			modules = append(modules, filepath.ToSlash(dir))
+		}
+		return err
+	})
+	if err != nil || len(modules) < 3 {
+		t.Fatalf("the modules are %v, %v", modules, err)
+	}
+	tested := strings.Fields(regexp.MustCompile(`modules=\((\. .*)\)`).FindStringSubmatch(read(t, "scripts/test.sh"))[1])
+	updated, _ := at(t, yamlOf(t, ".github/dependabot.yml"), "updates", 0, "directories").([]any)
+	for _, dir := range modules {
+		if !slices.Contains(tested, dir) {
+			t.Errorf("scripts/test.sh does not test the module %s", dir)
+		}
+		if !slices.Contains(updated, any("/"+strings.TrimPrefix(dir, "."))) {
+			t.Errorf(".github/dependabot.yml does not name the module %s", dir)
+		}
+		for _, file := range []string{"Makefile", ".github/workflows/ci.yml"} {
+			if dir != "." && !strings.Contains(read(t, file), "(cd "+dir+" && golangci-lint run ./...)") {
+				t.Errorf("%s does not lint the module %s", file, dir)
+			}
+		}
+	}
 }

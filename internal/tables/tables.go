@@ -28,6 +28,9 @@ type Table struct {
 	flavor sqltext.Flavor
 	// key is the schema's clause that adds the key to a table: "PRIMARY KEY (id)".
 	key string
+	// body are the lines between the parentheses of Create, without remarks, and tail follows them.
+	body []string
+	tail string
 }
 
 // Column is a column of a table.
@@ -63,6 +66,7 @@ var (
 	columnLine  = regexp.MustCompile("^([`\"]?)(\\w+)[`\"]? +((\\w+)(?:\\((\\d+)\\))?.*)$")
 	keyLine     = regexp.MustCompile(`^(?:CONSTRAINT \w+ )?PRIMARY KEY \(([^)]*)\)$`)
 	indexLine   = regexp.MustCompile(`^KEY (\w+) \(([^)]*)\)$`)
+	lineName    = regexp.MustCompile("^ *(?:KEY )?[`\"]?(\\w+)") // PRIMARY or CONSTRAINT for the key
 	remark      = regexp.MustCompile(`,?\s*(--.*)?$`)
 	defaultWord = regexp.MustCompile(` DEFAULT (\S+)`)
 	collateWord = regexp.MustCompile(` COLLATE "?(\w+)"?`)
@@ -77,9 +81,11 @@ func Of(f sqltext.Flavor, schema string) []Table {
 			continue
 		}
 		if m := createTable.FindStringSubmatch(statement); m != nil {
-			t := Table{Name: m[1], Create: statement, flavor: f}
+			t := Table{Name: m[1], Create: statement, flavor: f, tail: statement[len(m[0]):]}
 			for line := range strings.SplitSeq(m[2], "\n") {
-				t.read(strings.TrimSpace(remark.ReplaceAllString(line, "")))
+				line = remark.ReplaceAllString(line, "")
+				t.read(strings.TrimSpace(line))
+				t.body = append(t.body, line)
 			}
 			all = append(all, t)
 			continue

@@ -1,6 +1,9 @@
 package tables_test
 
 import (
+	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -10,6 +13,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
+
+var update = flag.Bool("update", false, "add new steps to testdata")
 
 var flavors = testdb.By[sqltext.Flavor]{MySQL: sqltext.MySQL, Postgres: sqltext.Postgres, SQLite: sqltext.SQLite}
 
@@ -75,5 +80,36 @@ func TestUnreadableSchemaLinePanics(t *testing.T) {
 			}()
 			tables.Of(sqltext.MySQL, text)
 		}()
+	}
+}
+
+// A tool that has applied a step never applies it again, so a released step does not change.
+func TestReleasedStepsStay(t *testing.T) {
+	t.Parallel()
+	for database, f := range flavors.All() {
+		log, err := txlog.Schema(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets, err := attempt.TargetSchema(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		for step := 1; step <= tables.NewestStep; step++ {
+			statements := append(tables.Steps(f, log, step-1, step), tables.Steps(f, targets, step-1, step)...)
+			got += fmt.Sprintf("-- step %d\n\n%s;\n\n", step, strings.Join(statements, ";\n\n"))
+		}
+		path := "testdata/steps-" + database + ".sql"
+		want, err := os.ReadFile(path)
+		if *update && strings.HasPrefix(got, string(want)) {
+			want, err = []byte(got), os.WriteFile(path, []byte(got), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s: the steps are\n%s\nTo change tables, raise NewestStep, name the change in since, and add the new step with -update", database, got)
+		}
 	}
 }

@@ -21,7 +21,7 @@ func keyless(t *testing.T, in *installed, db testdb.DB, table string) {
 	case testdb.DriverPostgres:
 		in.exec(db, "ALTER TABLE "+table+" DROP CONSTRAINT "+map[string]string{"bed_receipt": "bed_receipt_id", "bed_order": "bed_order_pkey", "transaction_log": "transaction_log_pkey"}[table])
 	default:
-		text, err := schema(db.Driver, !ofTarget, ofTarget)
+		text, err := schema(db.Driver, !ofTarget, ofTarget, whole)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func keyless(t *testing.T, in *installed, db testdb.DB, table string) {
 
 func receiptTableIn(t *testing.T, in *installed, db testdb.DB) {
 	t.Helper()
-	text, err := schema(db.Driver, false, true)
+	text, err := schema(db.Driver, false, true, whole)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func anywhere() []wrongSetUp {
 		{name: "no identity", check: "table", remedy: "bed-job schema", log: []string{"DROP TABLE bed_log"}},
 		{name: "a table of an older version", check: "column", remedy: "bed-job migrate", log: []string{"ALTER TABLE transaction_log DROP COLUMN in_doubt"}},
 		{name: "a table of receipts of an older version", check: "column", remedy: "bed-job migrate", make: func(t *testing.T, in *installed) {
-			text, err := schema(in.log.Driver, false, true)
+			text, err := schema(in.log.Driver, false, true, whole)
 			if err != nil {
 				t.Fatal(err)
 			}

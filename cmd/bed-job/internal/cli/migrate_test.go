@@ -30,7 +30,7 @@ func TestMigrateBringsOlderTablesUpToDate(t *testing.T) {
 		if err := st.Close(); err != nil {
 			t.Fatal(err)
 		}
-		receipts, err := schema(db.Driver, false, true)
+		receipts, err := schema(db.Driver, false, true, whole)
 		if err != nil {
 			t.Fatal(err)
 		}

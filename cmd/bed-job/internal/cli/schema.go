@@ -7,11 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog"
 )
 
 func schemaCommand(a *app) *cobra.Command {
 	var onlyLog, onlyTargets bool
+	var from, to int
 	cmd := &cobra.Command{
 		Use:   "schema mysql|postgres|sqlite",
 		Short: "Print the statements that create the tables of the log and of the targets",
@@ -21,7 +24,12 @@ writes under order keys), for each target of writes under ExactlyOnce. --log and
 print one part:
 
     bed-job schema mysql --log | mysql bed
-    bed-job schema mysql --targets | mysql orders`,
+    bed-job schema mysql --targets | mysql orders
+
+--from and --to print the statements of an upgrade, for a migration tool of yours. The tables
+of step 1 lack those of order keys, which step 2 adds:
+
+    bed-job schema mysql --log --from 1 --to 2`,
 		ValidArgs: []string{"mysql", "postgres", "sqlite"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -33,10 +41,19 @@ print one part:
 			if onlyLog && onlyTargets {
 				return usagef("--log and --targets exclude each other: without either both are printed")
 			}
+			if from < 0 || from >= to || to > tables.NewestStep {
+				return usagef("--from %d --to %d is no upgrade: the steps go from 0, no tables, to %d", from, to, tables.NewestStep)
+			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := schema(args[0], !onlyTargets, !onlyLog)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			part := whole
+			if cmd.Flags().Changed("from") || cmd.Flags().Changed("to") {
+				part = func(text string) string {
+					return strings.Join(append(tables.Steps(sqltext.FlavorOf(args[0]), text, from, to), ""), ";\n")
+				}
+			}
+			text, err := schema(args[0], !onlyTargets, !onlyLog, part)
 			if err == nil {
 				_, err = io.WriteString(a.Out, text)
 			}
@@ -45,12 +62,16 @@ print one part:
 	}
 	cmd.Flags().BoolVar(&onlyLog, "log", false, "only the tables of the transaction log")
 	cmd.Flags().BoolVar(&onlyTargets, "targets", false, "only the tables of the targets")
+	cmd.Flags().IntVar(&from, "from", 0, "only the statements that follow this step")
+	cmd.Flags().IntVar(&to, "to", tables.NewestStep, "only the statements up to this step")
 	return cmd
 }
 
-// schema gives the parts of a database's schema, each under its mark when there
-// are both.
-func schema(database string, log, targets bool) (string, error) {
+func whole(text string) string { return text }
+
+// schema returns the parts of a database's schema, each under its mark when there are both. part
+// picks the statements to print.
+func schema(database string, log, targets bool, part func(text string) string) (string, error) {
 	ofLog, err := txlog.Schema(database)
 	if err != nil {
 		return "", err
@@ -59,7 +80,7 @@ func schema(database string, log, targets bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ofLog = strings.TrimRight(ofLog, "\n") + "\n"
+	ofLog, ofTargets = part(strings.TrimRight(ofLog, "\n")+"\n"), part(ofTargets)
 	switch {
 	case !targets:
 		return ofLog, nil

@@ -44,6 +44,9 @@ func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
 		{"schema", "schema takes one database"},
 		{"schema oracle", `"oracle" is no database`},
 		{"schema mysql --log --targets", "--log and --targets exclude each other"},
+		{"schema mysql --from 2", "--from 2 --to 2 is no upgrade"},
+		{"schema mysql --from -1 --to 1", "--from -1 --to 1 is no upgrade"},
+		{"schema mysql --to 3", "--from 0 --to 3 is no upgrade: the steps go from 0, no tables, to 2"},
 		{"stats --log-level loud", `--log-level "loud" is unknown`},
 		{"run --log-format xml", `--log-format "xml" is unknown`},
 	} {
@@ -93,6 +96,16 @@ func TestSchemaPrintsWhatTheProgramRuns(t *testing.T) {
 		mark, rest, ok2 := strings.Cut(after, receipts)
 		if !ok || !ok2 || rest != "" || !strings.Contains(before, "-- ===== the transaction log") || !strings.Contains(mark, "-- ===== receipts and order keys: in each target") {
 			t.Errorf("printed\n%s", both)
+		}
+		first, second := printed("--from", "0", "--to", "1"), printed("--from", "1", "--to", "2")
+		for text, step := range map[string]string{"transaction_log (": first, "bed_receipt (": first, "bed_order_key (": second, "bed_order_queue (": second, "bed_order (": second} {
+			text = "CREATE TABLE IF NOT EXISTS " + text
+			if strings.Count(first+second, text) != 1 || !strings.Contains(step, text) {
+				t.Errorf("%q is not once in its step: step 1\n%s\nstep 2\n%s", text, first, second)
+			}
+		}
+		if got := printed("--from", "1", "--log"); strings.Contains(got, "bed_order (") || !strings.Contains(second, got) {
+			t.Errorf("--from 1 --log printed\n%s", got)
 		}
 	}
 }

@@ -3,24 +3,14 @@
 package migrate
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 )
-
-// fill is the value of a new column in existing rows if 0 or an empty text would be wrong.
-var fill = map[string]string{
-	"in_doubt":        "1", // nobody noted whether an attempt may have been applied
-	"statement_count": "1",
-	"transaction_id":  "id",
-	"settings":        "'{}'",
-}
 
 // Database is a database with tables to update.
 type Database struct {
@@ -55,7 +45,7 @@ func (db Database) Plan(ctx context.Context) (plan []string, err error) {
 		}
 		for _, c := range t.Columns {
 			if !slices.ContainsFunc(found.Columns, func(is tables.Column) bool { return is.Name == c.Name }) {
-				plan = append(plan, db.add(name, t.Quoted(c), c)...)
+				plan = append(plan, t.Add(name, c)...)
 			}
 		}
 		if !t.HasKey(found.Indexes) {
@@ -68,30 +58,4 @@ func (db Database) Plan(ctx context.Context) (plan []string, err error) {
 		}
 	}
 	return plan, nil
-}
-
-// add returns the statements that add a column to a table with possible rows.
-func (db Database) add(table, quoted string, c tables.Column) []string {
-	text := c.Kind != "integer"
-	add := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table, quoted, c.Definition)
-	var more []string
-	if !c.Nullable && c.Default == "" {
-		value := "''"
-		if !text {
-			value = cmp.Or(fill[c.Name], "0")
-		}
-		switch {
-		case db.Flavor == sqltext.MySQL && text:
-			// A text there takes no default, and rows get the empty one all the same.
-		case db.Flavor == sqltext.SQLite:
-			add += " DEFAULT " + value // it cannot be taken away again
-		default:
-			add += " DEFAULT " + value
-			more = append(more, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT", table, quoted))
-		}
-	}
-	if value := fill[c.Name]; text && value != "" {
-		more = append(more, fmt.Sprintf("UPDATE %s SET %s = %s WHERE %[2]s = ''", table, quoted, value))
-	}
-	return append([]string{add}, more...)
 }
