@@ -21,8 +21,9 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// DataSource is the name of the target in the log.
-const DataSource = "accounts"
+// DataSources are the target's names in the log. The group that is compensated has its first part
+// under the first one.
+var DataSources = []string{"accounts", "others"}
 
 // Tables make the application's table in the target.
 var Tables = []string{
@@ -58,9 +59,9 @@ var databases = map[string]database{
 
 // A Writer writes to the target through bed.
 type Writer struct {
-	kind               string
-	log                *txlog.SQLStorage
-	bare, least, exact *sql.DB
+	kind                       string
+	log                        *txlog.SQLStorage
+	bare, least, exact, second *sql.DB
 }
 
 // Open opens the log and the target.
@@ -82,22 +83,26 @@ func Open(ctx context.Context, kind, logDSN, targetDSN string) (w *Writer, err e
 	if err != nil {
 		return w, err
 	}
-	target.DataSource = DataSource
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	for to, guarantee := range map[**sql.DB]bedsql.Guarantee{&w.least: bedsql.AtLeastOnce, &w.exact: bedsql.ExactlyOnce} {
-		connector, err := d.connect(target, bedsql.Config{Storage: w.log, Guarantee: guarantee, NoSyncRetry: true, Logger: quiet})
+	for _, open := range []struct {
+		db         **sql.DB
+		dataSource string
+		guarantee  bedsql.Guarantee
+	}{{&w.least, DataSources[0], bedsql.AtLeastOnce}, {&w.exact, DataSources[0], bedsql.ExactlyOnce}, {&w.second, DataSources[1], bedsql.ExactlyOnce}} {
+		target.DataSource = open.dataSource
+		connector, err := d.connect(target, bedsql.Config{Storage: w.log, Guarantee: open.guarantee, NoSyncRetry: true, Logger: quiet})
 		if err != nil {
 			return w, err
 		}
-		*to = sql.OpenDB(connector)
+		*open.db = sql.OpenDB(connector)
 	}
 	return w, nil
 }
 
 // Close closes what Open opened.
 func (w *Writer) Close() error {
-	for _, pool := range []*sql.DB{w.bare, w.least, w.exact} {
+	for _, pool := range []*sql.DB{w.bare, w.least, w.exact, w.second} {
 		if pool != nil {
 			_ = pool.Close()
 		}
@@ -132,9 +137,11 @@ func accepted(what string, err error) error {
 
 // Leave leaves the entries: it locks the table account while it writes.
 func (w *Writer) Leave(ctx context.Context) error {
-	// This write makes bed's tables there, so that the log knows the place of receipts.
-	if _, err := w.exact.ExecContext(bedsql.WithOrderKey(ctx, "earlier"), w.text(add), 0, "once"); err != nil {
-		return err
+	// These writes make bed's tables there, so that the log knows the places of receipts.
+	for _, db := range []*sql.DB{w.exact, w.second} {
+		if _, err := db.ExecContext(bedsql.WithOrderKey(ctx, "earlier"), w.text(add), 0, "once"); err != nil {
+			return err
+		}
 	}
 	holder, err := w.bare.Conn(ctx)
 	if err != nil {
@@ -211,7 +218,7 @@ func (w *Writer) leaveGroups(ctx context.Context) error {
 		if _, err = w.exact.ExecContext(soft.Compensation(ctx), w.text("UPDATE account SET n = n - ?, note = ? WHERE id = ?"), 1, "compensated", group.first); err != nil {
 			return err
 		}
-		if _, err = w.exact.ExecContext(bedsql.RequireRows(ctx, 1), w.text(add), 1, group.second); err != nil {
+		if _, err = w.second.ExecContext(bedsql.RequireRows(ctx, 1), w.text(add), 1, group.second); err != nil {
 			return err
 		}
 		if err := accepted("a group", soft.End(ctx)); err != nil {
