@@ -15,10 +15,10 @@ import (
 	"github.com/bedsql/bed/internal/target"
 )
 
-// ReceiptMigrations returns the steps that create and upgrade bed_receipt and bed_order in a target,
-// "mysql" (also for MariaDB), "postgres" or "sqlite", as files for goose, golang-migrate or atlas:
-// 00001_bed_receipt.up.sql and so on, as txlog.Migrations. Without them the wrapped driver and the job create both tables when
-// they need them.
+// ReceiptMigrations returns the steps that create and upgrade bed_receipt and bed_order in a target:
+// "mysql" (also for MariaDB), "postgres" or "sqlite". They are files for goose, golang-migrate or
+// atlas, 00001_bed_receipt.up.sql and so on; see txlog.Migrations. Without them the wrapped driver
+// and the job create the tables at first use.
 func ReceiptMigrations(database string) (fs.FS, error) {
 	text, err := attempt.TargetSchema(database)
 	if err != nil {

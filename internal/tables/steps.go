@@ -88,7 +88,7 @@ var fill = map[string]string{
 	"settings":        "'{}'",
 }
 
-// Add returns the statements that add a column to the table, which may have rows, at a place.
+// Add returns the statements that add a column to the table at a place. The table may have rows.
 func (t *Table) Add(place string, c Column) []string {
 	quoted, text := t.Quoted(c), c.Kind != "integer"
 	add := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", place, quoted, c.Definition)

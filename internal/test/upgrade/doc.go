@@ -1,3 +1,3 @@
-// Package upgrade tests that this version's job delivers what earlier versions logged, and that an
-// earlier version's job delivers what this one logs. testdata holds logs of earlier versions.
+// Package upgrade has this version's job deliver the entries of earlier versions, and an earlier
+// version's job deliver the entries of this one. testdata holds logs of earlier versions.
 package upgrade

@@ -194,7 +194,7 @@ func TestStoredLogsAreDelivered(t *testing.T) {
 	})
 }
 
-// If an entry has the form that an older version stored, a job of that version reads it.
+// A job of an older version reads entries of the form that its own version stored.
 func TestEntriesKeepTheirStoredForm(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

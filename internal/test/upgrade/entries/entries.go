@@ -185,8 +185,8 @@ func (w *Writer) write(ctx context.Context) error {
 	return w.leaveGroups(ctx)
 }
 
-// leaveGroups leaves a local transaction, a group that is delivered whole, and one that is
-// compensated, because its second part must change a row and changes none.
+// leaveGroups leaves a local transaction and two groups. The job delivers the first group, and
+// compensates the second one: its second part must change a row, and changes none.
 func (w *Writer) leaveGroups(ctx context.Context) error {
 	unit, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 	if err != nil {
