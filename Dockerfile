@@ -6,13 +6,14 @@
 FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN go mod download
+COPY examples/go.mod examples/go.sum examples/
+RUN go mod download && go -C examples mod download
 COPY . .
 ARG TARGETOS TARGETARCH VERSION=
 # Without VERSION `bed-job version` says (devel).
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
     go build -trimpath -ldflags "-s -w -X github.com/bedsql/bed/cmd/bed-job/internal/cli.stamp=$VERSION" -o /out/bed-job ./cmd/bed-job && \
-    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -o /out/shop ./examples/shop
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -C examples -trimpath -o /out/shop ./shop
 
 # The example application of compose.yaml: docker build --target shop .
 FROM gcr.io/distroless/static-debian12:nonroot AS shop

@@ -81,7 +81,7 @@ bench-quick: ## a smaller run of the same in about a minute, ending with one lin
 
 lint: ## run golangci-lint if it is installed, else go vet and staticcheck
 	@if command -v golangci-lint >/dev/null; then \
-		golangci-lint run $(PKG) && (cd bench && golangci-lint run ./...) && (cd console/e2e && golangci-lint run ./...) && (cd internal/test/libraries && golangci-lint run ./...); \
+		golangci-lint run $(PKG) && (cd bench && golangci-lint run ./...) && (cd console/e2e && golangci-lint run ./...) && (cd internal/test/libraries && golangci-lint run ./...) && (cd examples && golangci-lint run ./...); \
 	else \
 		echo "golangci-lint is not installed: go vet and staticcheck"; \
 		go vet $(PKG) && go run $(STATICCHECK) $(PKG); \

@@ -33,6 +33,9 @@ export BED_SIMULATE=${BED_SIMULATE:-100} BED_SIMULATE_SEED=${BED_SIMULATE_SEED:-
 failed=0
 go test -short -vet=off -skip '^TestCrashMatrix$/^sqlite$/^[^l]' ${flags[@]+"${flags[@]}"} "${packages[@]}" | { grep -v '\[no test files\]$' || true; } || failed=1
 if [[ ! ${PKG:-} ]]; then
+	for module in examples internal/test/libraries; do
+		go -C "$module" test -short ${flags[@]+"${flags[@]}"} ./... | { grep -v '\[no test files\]$' || true; } || failed=1
+	done
 	find_servers
 	go test -vet=off -parallel 4 -run "^($(IFS='|'; echo "${promises[*]}"))$" ./internal/test/acceptance/... || failed=1
 fi

@@ -58,11 +58,11 @@ read -ra packages <<<"${PKG:-./...}"
 read -ra flags <<<"${TESTFLAGS:-}"
 
 # The benchmark is a module of its own, so that what it is compared with is nobody's
-# dependency, and so are the console's tests in a browser, and those with applications' libraries.
+# dependency, and so are the examples, and the tests in a browser and with applications' libraries.
 case ${PKG:-./...} in
-./...) modules=(. bench console/e2e internal/test/libraries) ;;
+./...) modules=(. examples internal/test/libraries bench console/e2e) ;;
 ./console/e2e) modules=(console/e2e) ;;
-./internal/test/libraries) modules=(internal/test/libraries) ;;
+./examples | ./internal/test/libraries) modules=("${PKG#./}") ;;
 *) modules=(.) ;;
 esac
 
@@ -84,7 +84,7 @@ run_tests() {
 	case $1 in
 	bench) go_test bench -timeout 10m ${flags[@]+"${flags[@]}"} ./... && return ;;
 	console/e2e) go_test console/e2e -timeout 20m ${flags[@]+"${flags[@]}"} ./... && return ;;
-	internal/test/libraries) go_test "$1" -timeout 20m -parallel "$parallel" ${flags[@]+"${flags[@]}"} ./... && return ;;
+	examples | internal/test/libraries) go_test "$1" -timeout 20m -parallel "$parallel" ${flags[@]+"${flags[@]}"} ./... && return ;;
 	.)
 		more=(-vet=off -timeout 60m -p "$jobs" -parallel "$parallel" ${flags[@]+"${flags[@]}"})
 		for package in $(go list "${packages[@]}" | awk -v long="$long" '$0 ~ long { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'); do

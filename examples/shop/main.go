@@ -2,8 +2,8 @@
 // Idempotency-Key. An order changes three databases: either all of them, or the change is
 // compensated. An event announces a shipped order, and its consumer writes one bill.
 //
-//	go run ./examples/shop                      # SQLite and a broker in memory: no server
-//	go run ./examples/shop -fault out-of-stock  # shows a fault; all shows each, as in faults.txt
+//	go run -C examples ./shop                      # SQLite and a broker in memory: no server
+//	go run -C examples ./shop -fault out-of-stock  # shows a fault; all shows each, as in faults.txt
 //
 // With BED_LOG_DSN, ORDERS_DSN and STOCK_DSN, of one MySQL or MariaDB server, LEDGER_DSN, of
 // PostgreSQL, and NATS_URL it runs on servers, as in compose.yaml.

@@ -2,7 +2,7 @@
 // soft transaction: an order here, its debt there. It needs no server: log, orders and ledger are
 // SQLite files in a directory that it makes and removes.
 //
-//	go run ./examples/start-gorm
+//	go run -C examples ./start-gorm
 //
 // It places an order, another one while the ledger is locked, and the first one again.
 // gorm.io/driver/mysql and gorm.io/driver/postgres use DriverName and DSN in the same way.

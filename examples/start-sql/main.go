@@ -1,7 +1,7 @@
 // Start-sql is a whole program that writes through bed with database/sql. It needs no server: log
 // and orders are SQLite files in a directory that it makes and removes.
 //
-//	go run ./examples/start-sql
+//	go run -C examples ./start-sql
 //
 // It places an order, another one while the database is locked, and the first one again. For MySQL
 // or PostgreSQL import bedsql/mysql or bedsql/postgres and change the DSNs.

@@ -2,7 +2,7 @@
 // request that a client sends twice is applied once. It needs no server: log and stock are SQLite
 // files in a directory that it makes and removes.
 //
-//	go run ./examples/start-sqlx
+//	go run -C examples ./start-sqlx
 //
 // It takes apples from the stock, takes them again under the same key, takes too many, and takes
 // some while the database is locked.

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"io/fs"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -58,8 +59,12 @@ func TestImageIsNotRootAndHasNoShell(t *testing.T) {
 			t.Errorf("%s runs as %v", s[2], user)
 		}
 	}
-	for _, built := range regexp.MustCompile(`-o \S+ (\./\S+)`).FindAllStringSubmatch(text, -1) {
-		if name := strings.TrimRight(built[1], " \\&"); len(parse(t, name)) == 0 {
+	programs := regexp.MustCompile(`go build (?:-C (\S+) )?.*-o \S+ \./(\S+)`).FindAllStringSubmatch(text, -1)
+	if len(programs) != 2 {
+		t.Errorf("it builds %q", programs)
+	}
+	for _, built := range programs {
+		if name := path.Join(built[1], built[2]); len(parse(t, name)) == 0 {
 			t.Errorf("%s has no Go files", name)
 		}
 	}
@@ -232,8 +237,8 @@ func TestServersOfTheWorkflowAreDocumented(t *testing.T) {
 func TestEveryModuleIsTestedLintedAndUpdated(t *testing.T) {
 	t.Parallel()
 	modules := []string{"."}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if dir, _ := filepath.Rel(root, filepath.Dir(path)); err == nil && d.Name() == "go.mod" && dir != "." {
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if dir, _ := filepath.Rel(root, filepath.Dir(name)); err == nil && d.Name() == "go.mod" && dir != "." {
 			modules = append(modules, filepath.ToSlash(dir))
 		}
 		return err

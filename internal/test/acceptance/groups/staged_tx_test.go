@@ -9,7 +9,6 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/entry"
-	"github.com/bedsql/bed/internal/test/acceptance/mappers"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -175,58 +174,6 @@ func TestStagedSkippedAndNonDMLRunAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.WantBalances(102, 102)
-	})
-}
-
-func TestStagedPreparedStatementsRecord(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		r := rig.New(t, db)
-		r.Account(100)
-		x := mappers.OpenSqlx(t, db, r.Register())
-		ctx, st := rig.Staged(t)
-		stmt, err := x.PreparexContext(ctx, r.Q(rig.Increment))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = stmt.Close() }()
-		named, err := x.PrepareNamedContext(ctx, "UPDATE account SET balance = balance + :by WHERE id = :id")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = named.Close() }()
-		first, err := stmt.ExecContext(ctx, 1, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := named.ExecContext(ctx, map[string]any{"by": 10, "id": 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tx, err := x.BeginTxx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		third, err := tx.StmtxContext(ctx, stmt).ExecContext(ctx, 100, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		r.WantBalances(100)
-		if err := st.End(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		r.WantBalances(211)
-		for _, res := range []sql.Result{first, second, third} {
-			rig.WantRows(t, res, 1)
-		}
-		// Outside of it the same statement runs at once.
-		if _, err := stmt.Exec(1, 1); err != nil {
-			t.Fatal(err)
-		}
-		r.WantBalances(212)
 	})
 }
 

@@ -1,4 +1,4 @@
-package driver
+package mappers
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/bedsql/bed/internal/test/acceptance/mappers"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -222,10 +221,10 @@ func TestSqlxRunsUnchanged(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		bareDB := rig.FreshLike(t, db)
-		bare := &sqlxProgram{t: t, db: mappers.OpenSqlx(t, bareDB, bareDB.SQLDriver()), kind: bareDB}
+		bare := &sqlxProgram{t: t, db: OpenSqlx(t, bareDB, bareDB.SQLDriver()), kind: bareDB}
 		bare.run()
 		r := rig.New(t, db)
-		p := &sqlxProgram{t: t, db: mappers.OpenSqlx(t, db, r.Register()), kind: db}
+		p := &sqlxProgram{t: t, db: OpenSqlx(t, db, r.Register()), kind: db}
 		p.run()
 		wantSameRows(t, dump(t, r.Bare, "person"), dump(t, bareDB.Open(t), "person"))
 		wantAllLogged(r, p.committed, p.refused)

@@ -1,11 +1,10 @@
-package driver
+package mappers
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/internal/test/acceptance/mappers"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -18,7 +17,7 @@ func TestAfterGormsMigratorEveryWriteIsLogged(t *testing.T) {
 			t.Parallel()
 			adds := 0
 			r := rig.New(t, open(t), func(c *bedsql.Config) { c.Storage = rig.CountAdds(c.Storage, &adds) })
-			db := mappers.OpenGorm(t, driver, r.Register(), r.DB.DSN, mappers.GormModes[0])
+			db := OpenGorm(t, driver, r.Register(), r.DB.DSN, GormModes[0])
 			pool, err := db.DB()
 			if err != nil {
 				t.Fatal(err)
@@ -27,16 +26,16 @@ func TestAfterGormsMigratorEveryWriteIsLogged(t *testing.T) {
 			pool.SetMaxOpenConns(1)
 			const rounds = 3
 			for i := range rounds {
-				if err := db.Migrator().DropTable(&mappers.Author{}, &mappers.Book{}); err != nil {
+				if err := db.Migrator().DropTable(&Author{}, &Book{}); err != nil {
 					t.Fatal(err)
 				}
-				if err := db.AutoMigrate(&mappers.Author{}, &mappers.Book{}); err != nil {
+				if err := db.AutoMigrate(&Author{}, &Book{}); err != nil {
 					t.Fatal(err)
 				}
-				if err := db.Create(&mappers.Author{Name: fmt.Sprint(i)}).Error; err != nil {
+				if err := db.Create(&Author{Name: fmt.Sprint(i)}).Error; err != nil {
 					t.Fatal(err)
 				}
-				if err := db.Create(&mappers.Book{AuthorID: 999}).Error; err == nil {
+				if err := db.Create(&Book{AuthorID: 999}).Error; err == nil {
 					t.Error("a book without its author was taken: foreign keys are still off")
 				}
 			}

@@ -1,4 +1,4 @@
-package driver
+package mappers
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"gorm.io/gorm/clause"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/internal/test/acceptance/mappers"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -23,7 +22,7 @@ import (
 type gormProgram struct {
 	t         *testing.T
 	db        *gorm.DB
-	mode      mappers.GormMode
+	mode      GormMode
 	committed int
 	refused   int
 }
@@ -54,7 +53,7 @@ func (p *gormProgram) want(what string, got, want any) {
 func (p *gormProgram) run() {
 	p.t.Helper()
 	for range 2 { // the second finds all there
-		if err := p.db.AutoMigrate(&mappers.Author{}, &mappers.Book{}); err != nil {
+		if err := p.db.AutoMigrate(&Author{}, &Book{}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -68,20 +67,20 @@ func (p *gormProgram) run() {
 
 func (p *gormProgram) creates() {
 	note := "a 'note' with ? and $1"
-	ada := mappers.Author{Name: "Ada", Age: 36, Note: &note}
+	ada := Author{Name: "Ada", Age: 36, Note: &note}
 	p.did(p.db.Create(&ada), 1, 1)
 	p.want("the generated id", ada.ID, uint(1))
 
-	bert := mappers.Author{Name: "Bert", Age: 20, Books: []mappers.Book{{Title: "One", Price: 1.5, Cover: []byte{0, 255, 1}}, {Title: "Two"}}}
+	bert := Author{Name: "Bert", Age: 20, Books: []Book{{Title: "One", Price: 1.5, Cover: []byte{0, 255, 1}}, {Title: "Two"}}}
 	p.did(p.db.Create(&bert), 1, 2)
 	p.want("the children's parent", []uint{bert.Books[0].AuthorID, bert.Books[1].AuthorID}, []uint{bert.ID, bert.ID})
 	if bert.Books[0].ID == 0 || bert.Books[1].ID == bert.Books[0].ID {
 		p.t.Errorf("the children's ids are %d and %d", bert.Books[0].ID, bert.Books[1].ID)
 	}
 
-	var many []mappers.Author
+	var many []Author
 	for i := range 5 {
-		many = append(many, mappers.Author{Name: fmt.Sprintf("Many %d", i), Age: i})
+		many = append(many, Author{Name: fmt.Sprintf("Many %d", i), Age: i})
 	}
 	p.did(p.db.CreateInBatches(&many, 2), 5, 3)
 	for i, a := range many[1:] {
@@ -90,47 +89,47 @@ func (p *gormProgram) creates() {
 }
 
 func (p *gormProgram) updates() {
-	var ada mappers.Author
+	var ada Author
 	if err := p.db.First(&ada, "name = ?", "Ada").Error; err != nil {
 		p.t.Fatal(err)
 	}
 	ada.Age, ada.Note = 37, nil
 	p.did(p.db.Save(&ada), 1, 1)
-	p.did(p.db.Model(&mappers.Author{}).Where("age < ?", 3).Updates(map[string]any{"age": 30}), 3, 1)
+	p.did(p.db.Model(&Author{}).Where("age < ?", 3).Updates(map[string]any{"age": 30}), 3, 1)
 	p.did(p.db.Model(&ada).UpdateColumn("age", gorm.Expr("age + ?", 1)), 1, 1)
-	p.did(p.db.Model(&mappers.Author{}).Where("name = ?", "nobody").Update("age", 1), 0, 1)
+	p.did(p.db.Model(&Author{}).Where("name = ?", "nobody").Update("age", 1), 0, 1)
 	res := p.db.Exec("UPDATE authors SET note = ? WHERE name IN ?", "by text", []string{"Many 0", "Many 1"})
 	p.want("rows of Exec", res.RowsAffected, int64(2))
 	p.want("error of Exec", res.Error, nil)
 	p.committed++
 
 	upsert := clause.OnConflict{Columns: []clause.Column{{Name: "name"}}, DoUpdates: clause.AssignmentColumns([]string{"age"})}
-	p.did(p.db.Clauses(upsert).Create(&[]mappers.Author{{Name: "Ada", Age: 40}, {Name: "Carl", Age: 41}}), -1, 1)
-	p.did(p.db.Clauses(clause.OnConflict{DoNothing: true}).Create(&mappers.Author{Name: "Carl", Age: 99}), -1, 1)
-	var created mappers.Author
-	p.did(p.db.Where(mappers.Author{Name: "Dora"}).Attrs(mappers.Author{Age: 7}).FirstOrCreate(&created), 1, 1)
+	p.did(p.db.Clauses(upsert).Create(&[]Author{{Name: "Ada", Age: 40}, {Name: "Carl", Age: 41}}), -1, 1)
+	p.did(p.db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Author{Name: "Carl", Age: 99}), -1, 1)
+	var created Author
+	p.did(p.db.Where(Author{Name: "Dora"}).Attrs(Author{Age: 7}).FirstOrCreate(&created), 1, 1)
 	p.want("FirstOrCreate found nothing", created.Age, 7)
-	if err := p.db.Where(mappers.Author{Name: "Dora"}).Attrs(mappers.Author{Age: 8}).FirstOrCreate(&created).Error; err != nil {
+	if err := p.db.Where(Author{Name: "Dora"}).Attrs(Author{Age: 8}).FirstOrCreate(&created).Error; err != nil {
 		p.t.Error(err)
 	}
 	p.want("FirstOrCreate found it", created.Age, 7)
 	if p.db.Name() == testdb.DriverPostgres {
-		var changed []mappers.Author
+		var changed []Author
 		p.did(p.db.Model(&changed).Clauses(clause.Returning{}).Where("age >= ?", 40).Update("age", gorm.Expr("age + 1")), 2, 1)
 		p.want("rows of RETURNING", len(changed), 2)
 	}
 }
 
 func (p *gormProgram) refusals() {
-	err := p.db.Create(&mappers.Author{Name: "Ada"}).Error
+	err := p.db.Create(&Author{Name: "Ada"}).Error
 	if !errors.Is(err, gorm.ErrDuplicatedKey) {
 		p.t.Errorf("a duplicate: %v, want gorm to recognise it", err)
 	}
-	err = p.db.Create(&mappers.Book{Title: "Orphan", AuthorID: 999}).Error
+	err = p.db.Create(&Book{Title: "Orphan", AuthorID: 999}).Error
 	if !errors.Is(err, gorm.ErrForeignKeyViolated) {
 		p.t.Errorf("no parent: %v, want gorm to recognise it", err)
 	}
-	if err := p.db.First(&mappers.Author{}, 999).Error; !errors.Is(err, gorm.ErrRecordNotFound) {
+	if err := p.db.First(&Author{}, 999).Error; !errors.Is(err, gorm.ErrRecordNotFound) {
 		p.t.Errorf("not found: %v", err)
 	}
 	if !p.mode.AutoTx {
@@ -141,14 +140,14 @@ func (p *gormProgram) refusals() {
 func (p *gormProgram) transactions() {
 	failed := errors.New("failed")
 	err := p.db.Transaction(func(tx *gorm.DB) error {
-		p.want("in a transaction", tx.Create(&mappers.Author{Name: "Outer", Age: 1}).Error, nil)
+		p.want("in a transaction", tx.Create(&Author{Name: "Outer", Age: 1}).Error, nil)
 		err := tx.Transaction(func(tx *gorm.DB) error {
-			p.want("in a nested one", tx.Create(&mappers.Author{Name: "Nested and undone"}).Error, nil)
+			p.want("in a nested one", tx.Create(&Author{Name: "Nested and undone"}).Error, nil)
 			return failed
 		})
 		p.want("the nested one's error", err, failed)
 		return tx.Transaction(func(tx *gorm.DB) error {
-			return tx.Create(&mappers.Author{Name: "Nested and kept"}).Error
+			return tx.Create(&Author{Name: "Nested and kept"}).Error
 		})
 	})
 	p.want("a transaction with nested ones", err, nil)
@@ -156,41 +155,41 @@ func (p *gormProgram) transactions() {
 
 	tx := p.db.Begin(&sql.TxOptions{Isolation: sql.LevelSerializable})
 	p.want("Begin", tx.Error, nil)
-	p.want("before the savepoint", tx.Create(&mappers.Author{Name: "Before"}).Error, nil)
+	p.want("before the savepoint", tx.Create(&Author{Name: "Before"}).Error, nil)
 	p.want("SavePoint", tx.SavePoint("sp1").Error, nil)
-	p.want("behind it", tx.Create(&mappers.Author{Name: "Undone"}).Error, nil)
+	p.want("behind it", tx.Create(&Author{Name: "Undone"}).Error, nil)
 	p.want("RollbackTo", tx.RollbackTo("sp1").Error, nil)
-	p.want("behind that", tx.Model(&mappers.Author{}).Where("name = ?", "Before").Update("age", 5).Error, nil)
+	p.want("behind that", tx.Model(&Author{}).Where("name = ?", "Before").Update("age", 5).Error, nil)
 	p.want("Commit", tx.Commit().Error, nil)
 	p.committed++
 
 	err = p.db.Transaction(func(tx *gorm.DB) error {
-		p.want("to be undone", tx.Create(&mappers.Author{Name: "Never"}).Error, nil)
-		p.want("to be undone", tx.Where("1 = 1").Delete(&mappers.Author{}).Error, nil)
+		p.want("to be undone", tx.Create(&Author{Name: "Never"}).Error, nil)
+		p.want("to be undone", tx.Where("1 = 1").Delete(&Author{}).Error, nil)
 		return failed
 	})
 	p.want("a transaction that is rolled back", err, failed)
 
 	// A savepoint survives a refusal.
 	err = p.db.Transaction(func(tx *gorm.DB) error {
-		_ = tx.Transaction(func(tx *gorm.DB) error { return tx.Create(&mappers.Author{Name: "Ada"}).Error })
-		return tx.Create(&mappers.Author{Name: "After a refusal"}).Error
+		_ = tx.Transaction(func(tx *gorm.DB) error { return tx.Create(&Author{Name: "Ada"}).Error })
+		return tx.Create(&Author{Name: "After a refusal"}).Error
 	})
 	p.want("a transaction with a refusal inside", err, nil)
 	p.committed++
 
 	// One reads only, and one runs on a single connection.
-	err = p.db.Transaction(func(tx *gorm.DB) error { return tx.First(&mappers.Author{}).Error })
+	err = p.db.Transaction(func(tx *gorm.DB) error { return tx.First(&Author{}).Error })
 	p.want("a transaction that reads", err, nil)
 	err = p.db.Connection(func(tx *gorm.DB) error {
-		p.did(tx.Create(&mappers.Author{Name: "On a connection"}), 1, 1)
+		p.did(tx.Create(&Author{Name: "On a connection"}), 1, 1)
 		return nil
 	})
 	p.want("Connection", err, nil)
 }
 
 func (p *gormProgram) queries() {
-	var authors []mappers.Author
+	var authors []Author
 	p.want("Preload", p.db.Preload("Books").Order("id").Where("age >= ?", 20).Find(&authors).Error, nil)
 	books := 0
 	for _, a := range authors {
@@ -198,10 +197,10 @@ func (p *gormProgram) queries() {
 	}
 	p.want("preloaded books", books, 2)
 	var n int64
-	p.want("Count", p.db.Model(&mappers.Author{}).Joins("JOIN books ON books.author_id = authors.id").Count(&n).Error, nil)
+	p.want("Count", p.db.Model(&Author{}).Joins("JOIN books ON books.author_id = authors.id").Count(&n).Error, nil)
 	p.want("counted by a join", n, int64(2))
 	var titles []string
-	p.want("Pluck", p.db.Model(&mappers.Book{}).Order("title").Pluck("title", &titles).Error, nil)
+	p.want("Pluck", p.db.Model(&Book{}).Order("title").Pluck("title", &titles).Error, nil)
 	p.want("titles", titles, []string{"One", "Two"})
 	rows, err := p.db.Raw("SELECT name FROM authors WHERE deleted_at IS NULL AND name LIKE ? ORDER BY name", "Many%").Rows()
 	if err != nil {
@@ -216,7 +215,7 @@ func (p *gormProgram) queries() {
 	p.want("Rows", errors.Join(rows.Err(), rows.Close()), nil)
 	p.want("names", names, []string{"Many 0", "Many 1", "Many 2", "Many 3", "Many 4"})
 	err = p.db.Transaction(func(tx *gorm.DB) error {
-		var a mappers.Author
+		var a Author
 		if err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).First(&a, "name = ?", "Carl").Error; err != nil {
 			return err
 		}
@@ -227,13 +226,13 @@ func (p *gormProgram) queries() {
 }
 
 func (p *gormProgram) deletes() {
-	p.did(p.db.Where("name = ?", "Many 4").Delete(&mappers.Author{}), 1, 1)
+	p.did(p.db.Where("name = ?", "Many 4").Delete(&Author{}), 1, 1)
 	var n int64
-	p.want("Count", p.db.Unscoped().Model(&mappers.Author{}).Where("deleted_at IS NOT NULL").Count(&n).Error, nil)
+	p.want("Count", p.db.Unscoped().Model(&Author{}).Where("deleted_at IS NOT NULL").Count(&n).Error, nil)
 	p.want("softly deleted", n, int64(1))
-	p.did(p.db.Unscoped().Where("name = ?", "Many 3").Delete(&mappers.Author{}), 1, 1)
-	p.did(p.db.Where("title = ?", "Two").Delete(&mappers.Book{}), 1, 1)
-	err := p.db.Where("name = ?", "Bert").Unscoped().Delete(&mappers.Author{}).Error
+	p.did(p.db.Unscoped().Where("name = ?", "Many 3").Delete(&Author{}), 1, 1)
+	p.did(p.db.Where("title = ?", "Two").Delete(&Book{}), 1, 1)
+	err := p.db.Where("name = ?", "Bert").Unscoped().Delete(&Author{}).Error
 	if !errors.Is(err, gorm.ErrForeignKeyViolated) {
 		p.t.Errorf("has children: %v, want gorm to recognise it", err)
 	}
@@ -313,14 +312,14 @@ func wantAllLogged(r *rig.Rig, delivered, refused int) {
 func TestGormRunsUnchanged(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		for _, mode := range mappers.GormModes {
+		for _, mode := range GormModes {
 			t.Run(mode.Name, func(t *testing.T) {
 				t.Parallel()
 				bareDB := rig.FreshLike(t, db)
-				bare := &gormProgram{t: t, db: mappers.OpenGorm(t, db.Driver, bareDB.SQLDriver(), bareDB.DSN, mode), mode: mode}
+				bare := &gormProgram{t: t, db: OpenGorm(t, db.Driver, bareDB.SQLDriver(), bareDB.DSN, mode), mode: mode}
 				bare.run()
 				r := rig.New(t, rig.FreshLike(t, db))
-				p := &gormProgram{t: t, db: mappers.OpenGorm(t, db.Driver, r.Register(), r.DB.DSN, mode), mode: mode}
+				p := &gormProgram{t: t, db: OpenGorm(t, db.Driver, r.Register(), r.DB.DSN, mode), mode: mode}
 				p.run()
 				wantSameRows(t, dump(t, r.Bare, "authors", "books"), dump(t, bareDB.Open(t), "authors", "books"))
 				if bare.committed != p.committed {
@@ -341,26 +340,26 @@ func TestGormHandsPendingWritesOn(t *testing.T) {
 				r, p := rig.NewBehindProxy(t, rig.FreshLike(t, db), rig.NoSyncRetry)
 				// In gorm's own local transaction, BEGIN would meet the outage, with its error for
 				// the caller.
-				g := mappers.OpenGorm(t, db.Driver, r.Register(), r.DB.DSN, mappers.GormMode{Prepared: prepared})
-				if err := g.AutoMigrate(&mappers.Author{}, &mappers.Book{}); err != nil {
+				g := OpenGorm(t, db.Driver, r.Register(), r.DB.DSN, GormMode{Prepared: prepared})
+				if err := g.AutoMigrate(&Author{}, &Book{}); err != nil {
 					t.Fatal(err)
 				}
-				if err := g.Create(&mappers.Author{ID: 1, Name: "Ada", Age: 36}).Error; err != nil {
+				if err := g.Create(&Author{ID: 1, Name: "Ada", Age: 36}).Error; err != nil {
 					t.Fatal(err)
 				}
 				p.Refuse()
 				p.CutAll()
-				rig.WantPending(t, g.Create(&mappers.Author{ID: 2, Name: "Bert"}).Error)
-				rig.WantPending(t, g.Model(&mappers.Author{ID: 1}).Update("age", 37).Error)
-				rig.WantPending(t, g.Create(&mappers.Book{Title: "One", AuthorID: 1}).Error)
-				if err := g.First(&mappers.Author{}, 1).Error; err == nil || errors.Is(err, bedsql.ErrPending) {
+				rig.WantPending(t, g.Create(&Author{ID: 2, Name: "Bert"}).Error)
+				rig.WantPending(t, g.Model(&Author{ID: 1}).Update("age", 37).Error)
+				rig.WantPending(t, g.Create(&Book{Title: "One", AuthorID: 1}).Error)
+				if err := g.First(&Author{}, 1).Error; err == nil || errors.Is(err, bedsql.ErrPending) {
 					t.Errorf("a query: %v, want the driver's own error", err)
 				}
 				p.Accept()
 				if report := r.RunOnce(); report.Delivered != 3 {
 					t.Errorf("the job: %s", report)
 				}
-				var got []mappers.Author
+				var got []Author
 				if err := g.Preload("Books").Order("id").Find(&got).Error; err != nil {
 					t.Fatal(err)
 				}

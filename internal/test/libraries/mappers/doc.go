@@ -1,0 +1,2 @@
+// Package mappers tests gorm and sqlx over a wrapped pool.
+package mappers

@@ -1,0 +1,9 @@
+package mappers
+
+import (
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/acceptance/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
