@@ -23,6 +23,18 @@ func TestMessagesLinkNoBrokersLibrary(t *testing.T) {
 	linksNoneOf(t, brokers, "./bedsql/message", "./bedsql/mysql", "./bedsql/postgres", "./bedsql/sqlite", "./console")
 }
 
+// A requirement would choose the version of an application that uses the library, too; and go
+// install refuses a module with a replacement.
+func TestNoLibraryOfApplicationsIsRequired(t *testing.T) {
+	t.Parallel()
+	text := read(t, "go.mod")
+	for _, library := range []string{"gorm.io/", "jmoiron/sqlx", "XSAM/otelsql", "pressly/goose", "golang-migrate/", "ariga.io/", "\nreplace "} {
+		if strings.Contains(text, library) {
+			t.Errorf("go.mod has %q: tests with it belong into internal/test/libraries", library)
+		}
+	}
+}
+
 func TestCoreLinksNeitherMetricsNorTracesNorCLI(t *testing.T) {
 	t.Parallel()
 	linksNoneOf(t, heavy, "./bedsql", "./listener", "./txlog", "./asyncjob")
