@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
 
-ref=${1:-$(git describe --tags --abbrev=0 2>/dev/null || echo HEAD~1)}
+ref=${1:-$(git describe --tags --abbrev=0 HEAD~1 2>/dev/null || echo HEAD~1)}
 if ! commit=$(git rev-parse --verify --quiet "$ref^{commit}"); then
 	say "there is no commit $ref: git fetch --unshallow --tags"
 	exit 1

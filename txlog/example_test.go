@@ -3,6 +3,7 @@ package txlog_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log"
 	"os"
 	"path/filepath"
@@ -29,6 +30,16 @@ func ExampleOpen() {
 	}
 	fmt.Println(len(units), "entries")
 	// Output: 0 entries
+}
+
+// The log's tables as files for goose.NewProvider, golang-migrate's iofs.New, or a directory of atlas.
+func ExampleMigrations() {
+	files, err := txlog.Migrations("postgres")
+	check(err)
+	names, err := fs.Glob(files, "*")
+	check(err)
+	fmt.Println(names)
+	// Output: [00001_bed_log.up.sql 00002_bed_log.up.sql]
 }
 
 func check(err error) {
