@@ -23,4 +23,4 @@ read -ra flags <<<"${TESTFLAGS:-}"
 say "go test ${flags[*]-} ${packages[*]}"
 # On the other databases nothing differs from make test.
 go test -count=1 -timeout 45m -p 2 -parallel 4 -skip '/^(postgres|sqlite)$' ${flags[@]+"${flags[@]}"} "${packages[@]}"
-[[ ${PKG:-} ]] || go -C internal/test/libraries test -count=1 -timeout 15m -parallel 4 -skip '/^(postgres|sqlite)$' ${flags[@]+"${flags[@]}"} ./...
+[[ ${PKG:-} ]] || go -C internal/test/libraries test -count=1 -timeout 15m -parallel 4 -skip '/^(postgres|sqlite)$' ${flags[@]+"${flags[@]}"} ./mappers ./tracers
