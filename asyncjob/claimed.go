@@ -385,7 +385,11 @@ func (u *claimed) leaseLost() claim.Result {
 
 func (u *claimed) publish(t listener.EventType, out attempt.Outcome, took time.Duration) {
 	if bus := u.drain.job.cfg.Bus; bus.Listening() {
-		ev := out.Event(t, listener.AsyncJob, u.Unit)
+		var d *dialect.Dialect
+		if src := u.drain.src; src != nil {
+			d = src.own.Dialect
+		}
+		ev := out.Event(t, listener.AsyncJob, u.Unit, d)
 		ev.Took = took
 		bus.Publish(ev)
 	}

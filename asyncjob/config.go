@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/slogger"
 	"github.com/bedsql/bed/listener"
 )
 
@@ -111,6 +112,8 @@ type Config struct {
 	// database's answer to a delivery they contain only the codes. The whole text is in the
 	// log's last_error. Defaults to logrus's standard logger.
 	Logger logrus.FieldLogger
+	// Slog, a *slog.Logger, takes the log lines instead of Logger. Defaults to Logger.
+	Slog slogger.Logger
 	// Bus receives the events of the job, with listener.AsyncJob as the origin: the beginning
 	// and end of each attempt, parked units, and purged receipts. Defaults to none.
 	Bus *listener.Bus
@@ -142,9 +145,7 @@ func (c Config) WithDefaults() Config {
 	c.ReceiptRetention = cmp.Or(c.ReceiptRetention, attempt.DefaultRetention)
 	c.KeyRetention = cmp.Or(c.KeyRetention, attempt.DefaultRetention)
 	c.PurgeInterval = cmp.Or(c.PurgeInterval, time.Hour)
-	if c.Logger == nil {
-		c.Logger = logrus.StandardLogger()
-	}
+	c.Logger = slogger.Of(c.Logger, c.Slog)
 	return c
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/slogger"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -177,6 +178,8 @@ type Config struct {
 	// Logger receives messages for the operator, without values of parameters. Default logrus's
 	// standard logger.
 	Logger logrus.FieldLogger
+	// Slog, a *slog.Logger, receives the messages instead of Logger. Default: Logger.
+	Slog slogger.Logger
 }
 
 func (c Config) withDefaults() Config {
@@ -197,9 +200,7 @@ func (c Config) withDefaults() Config {
 	c.LogTimeout = cmp.Or(c.LogTimeout, 5*time.Second)
 	c.MaxUnitStatements = cmp.Or(c.MaxUnitStatements, 1000)
 	c.MaxUnitBytes = cmp.Or(c.MaxUnitBytes, 4<<20)
-	if c.Logger == nil {
-		c.Logger = logrus.StandardLogger()
-	}
+	c.Logger = slogger.Of(c.Logger, c.Slog)
 	if c.Counters == nil {
 		c.Counters = new(Counters)
 	}

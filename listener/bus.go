@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/slogger"
 )
 
 // Bus sends events to listeners. Each listener runs in a goroutine of its own, so that a
@@ -18,6 +20,9 @@ type Bus struct {
 	// Buffer is the maximum number of waiting events for each listener that subscribes from now
 	// on; values below 1 mean 1024. Set it before the first use of the bus.
 	Buffer int
+	// Slog, a *slog.Logger, takes the bus's log lines instead of NewBus's logger. Set it before
+	// the first use of the bus. nil means that logger.
+	Slog slogger.Logger
 
 	log  logrus.FieldLogger
 	mu   sync.Mutex
@@ -29,11 +34,10 @@ type Bus struct {
 // NewBus returns a bus. It logs to logger when listeners panic or fall behind; nil means
 // logrus's standard logger.
 func NewBus(logger logrus.FieldLogger) *Bus {
-	if logger == nil {
-		logger = logrus.StandardLogger()
-	}
 	return &Bus{log: logger}
 }
+
+func (b *Bus) logger() logrus.FieldLogger { return slogger.Of(b.log, b.Slog) }
 
 // Subscription is one listener's place on a bus.
 type Subscription struct {
@@ -123,7 +127,7 @@ func (b *Bus) Publish(ev Event) {
 		case s.events <- ev:
 		default:
 			if s.dropped.Add(1) == 1 {
-				b.log.WithField("entry", ev.ID).Warn("bed: a listener does not keep up, events are dropped for it")
+				b.logger().WithField("entry", ev.ID).Warn("bed: a listener does not keep up, events are dropped for it")
 			}
 		}
 	}
@@ -169,7 +173,7 @@ func (s *Subscription) tell(ev Event) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.panicked.Add(1)
-			s.bus.log.WithFields(logrus.Fields{"entry": ev.ID, "panic": p}).Error("bed: a listener panicked")
+			s.bus.logger().WithFields(logrus.Fields{"entry": ev.ID, "panic": p}).Error("bed: a listener panicked")
 		}
 	}()
 	s.notify(ev)

@@ -100,8 +100,12 @@ type Event struct {
 	// TraceParent is the W3C traceparent of the application's span at the write, from
 	// [Bus.TraceParent]; empty without a span.
 	TraceParent string
-	// Statements are the unit's statements, in order; a single DML has one. Answered and
-	// ReceiptsPurged have none.
+	// System is the kind of the data source in OpenTelemetry's words: mysql, also for MariaDB,
+	// postgresql, sqlite, nats, rabbitmq, kafka, or watermill for a publisher of another kind.
+	// Namespace is its database. Either is empty if unknown.
+	System, Namespace string
+	// Statements are the unit's statements, in order; a single DML has one. Those of Answered
+	// have no Parameters. ReceiptsPurged has none.
 	Statements []Statement
 	// Took is the attempt's duration in ExecuteSuccess and ExecuteFailure; in Answered it is
 	// how long the caller waited for the write. For entries that the job delivers together it

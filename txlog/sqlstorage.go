@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/slogger"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -139,10 +140,7 @@ func (s *SQLStorage) warn(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	logger := s.options.logger
-	if logger == nil {
-		logger = logrus.StandardLogger()
-	}
+	logger := slogger.Of(s.options.logger, s.options.slog)
 	for _, w := range server.Warnings {
 		logger.WithField("log", s.name()).Warn("bed: " + w)
 	}
@@ -270,6 +268,7 @@ type options struct {
 	noActivity bool
 
 	logger logrus.FieldLogger
+	slog   slogger.Logger
 }
 
 // The defaults of the options.
@@ -296,6 +295,9 @@ func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
 // setting of the log's server (a Galera cluster's), or an untested product. Defaults to
 // logrus's standard logger.
 func WithLogger(l logrus.FieldLogger) Option { return func(o *options) { o.logger = l } }
+
+// WithSlog is [WithLogger] for a *slog.Logger, and takes precedence over it.
+func WithSlog(l slogger.Logger) Option { return func(o *options) { o.slog = l } }
 
 // WithGrace sets how long a write to the log with an unknown outcome is still repeated after
 // the caller's context has ended. Defaults to 3 s. Values below 0 mean no repetition.

@@ -80,9 +80,10 @@ func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Ta
 		return delivery.Target{}, fmt.Errorf("bed: the publisher %T is not known to confirm that the broker keeps a message, without which messages are lost: "+
 			"have it confirm (JetStream; ConfirmDelivery and persistent messages for AMQP; RequiredAcks -1 for Kafka), or say that it does by message.Confirms()", p)
 	}
-	return broker.Target(dataSource, func(context.Context) (broker.Conn, error) {
-		return wrapped{p, formOf(p), is(config(v, "JetStream", "TrackMsgId"), true)}, nil
-	}), nil
+	form := formOf(p)
+	return broker.As(form.System(), broker.Target(dataSource, func(context.Context) (broker.Conn, error) {
+		return wrapped{p, form, is(config(v, "JetStream", "TrackMsgId"), true)}, nil
+	})), nil
 }
 
 // config returns a setting of a watermill publisher; the zero Value if there is no setting of that

@@ -23,6 +23,8 @@ func dialectOf(c *compounds, cfg *mysql.Config) *dialect.Dialect {
 	}
 	return &dialect.Dialect{
 		Name:                name,
+		System:              name,
+		Namespace:           a.home,
 		Flavor:              sqltext.MySQL,
 		Classify:            classify,
 		Mistake:             isMistake,

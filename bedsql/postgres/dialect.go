@@ -17,6 +17,7 @@ const name = "postgres"
 // ROLLBACK, so that later statements cannot be committed alone.
 var postgresDialect = &dialect.Dialect{
 	Name:             name,
+	System:           "postgresql",
 	Flavor:           sqltext.Postgres,
 	Classify:         classify,
 	Mistake:          isMistake,

@@ -123,9 +123,11 @@ func describe(cfg *pgx.ConnConfig, c driver.Connector, own dialects.Own) deliver
 		derived = dataSource(&cfg.Config)
 		named = derived
 	}
+	d := dialectOf(c)
+	d.Namespace = cfg.Database
 	return delivery.Target{
 		Connector:     &connector{c, namesOf(list), derived},
-		Dialect:       dialectOf(c),
+		Dialect:       d,
 		DataSource:    named,
 		Settings:      dialects.Format(list),
 		Account:       cfg.User,

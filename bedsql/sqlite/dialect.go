@@ -11,6 +11,7 @@ const name = "sqlite"
 // sqliteDialect has no Atomic and no CommitWith: without a network they would save no round trips.
 var sqliteDialect = &dialect.Dialect{
 	Name:             name,
+	System:           name,
 	Flavor:           sqltext.SQLite,
 	Classify:         classify,
 	Mistake:          isMistake,

@@ -227,7 +227,7 @@ func (d *Deliverer) isThere(ctx context.Context, ws ...*InFlight) bool {
 // try makes an attempt and notes how it ended.
 func (d *Deliverer) try(ctx context.Context, w *InFlight) {
 	if w.Tries == 0 && w.heard != nil {
-		d.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, w.Unit))
+		d.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, w.Unit, d.Dialect))
 	}
 	begun := time.Now()
 	bounded, cancel := d.Bounded(ctx, w)

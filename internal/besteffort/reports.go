@@ -36,7 +36,7 @@ func (r *reports) tried(w *InFlight, begun time.Time) {
 	if w.Outcome.Err != nil {
 		t = listener.ExecuteFailure
 	}
-	ev := w.Outcome.Event(t, w.origin(), w.Unit)
+	ev := w.Outcome.Event(t, w.origin(), w.Unit, r.cfg.Dialect)
 	ev.Took = ev.Time.Sub(begun)
 	w.heard.attempts = append(w.heard.attempts, listener.Attempt{Origin: ev.Origin, Began: begun, Took: ev.Took, Err: ev.Err, Class: ev.Class})
 	r.cfg.Bus.Publish(ev)
@@ -45,8 +45,12 @@ func (r *reports) tried(w *InFlight, begun time.Time) {
 // answered publishes the caller's answer to a write.
 func (r *reports) answered(w *InFlight, err error) {
 	u, now := w.Unit, time.Now()
+	statements := make([]listener.Statement, len(u.Statements))
+	for i, s := range u.Statements {
+		statements[i].SQL = s.SQL
+	}
 	r.cfg.Bus.Publish(listener.Event{
-		Type: listener.Answered, Origin: w.origin(), Time: now,
+		Type: listener.Answered, Origin: w.origin(), Time: now, System: r.cfg.Dialect.System, Namespace: r.cfg.Dialect.Namespace, Statements: statements,
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
 		Took: now.Sub(w.heard.begun), LogTook: w.heard.logTook, Attempts: w.heard.attempts,
 		Err: err, Class: w.Outcome.Class, Assumed: w.Outcome.Assumed, Found: w.Outcome.Found,
@@ -65,7 +69,7 @@ func (r *reports) unclassified(w *InFlight) {
 func (d *Deliverer) Parked(w *InFlight) {
 	d.reports.logger(w.Unit).WithField("error", d.Dialect.Describe(w.Outcome.Err)).Warn("bed: the write is parked")
 	if w.heard != nil {
-		d.Bus.Publish(w.Outcome.Event(listener.Parked, w.origin(), w.Unit))
+		d.Bus.Publish(w.Outcome.Event(listener.Parked, w.origin(), w.Unit, d.Dialect))
 	}
 }
 

@@ -205,6 +205,13 @@ func Target(dataSource string, dial func(context.Context) (Conn, error)) deliver
 	return delivery.Target{Connector: connector(dial), Dialect: messageDialect, DataSource: dataSource, Settings: Settings}
 }
 
+// As returns a Target as one of a known kind, by the kind's name in OpenTelemetry.
+func As(system string, t delivery.Target) delivery.Target {
+	d := *t.Dialect
+	d.System, t.Dialect = system, &d
+	return t
+}
+
 var messageDialect = &dialect.Dialect{
 	Name: "message", Flavor: sqltext.Messages,
 	Classify: func(err error) dialect.Class {

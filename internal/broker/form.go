@@ -24,6 +24,9 @@ const (
 	KafkaForm
 )
 
+// System is the broker's name in OpenTelemetry; watermill for any other publisher.
+func (f Form) System() string { return [...]string{"watermill", "nats", "rabbitmq", "kafka"}[f] }
+
 const (
 	// maxNATSHeader is JetStream's limit for headers, less bed's own.
 	maxNATSHeader = 64<<10 - 1 - 256

@@ -51,6 +51,9 @@ func ModeQuoting(sqlMode string) (q Quoting) {
 type Dialect struct {
 	// Name is the kind's name in configurations: "mysql", "postgres", "sqlite".
 	Name string
+	// System is the kind's name in OpenTelemetry, Namespace the database of the sessions; either
+	// may be empty for unknown.
+	System, Namespace string
 	// Flavor is its SQL dialect.
 	Flavor sqltext.Flavor
 	// Classify classifies err (not nil, as returned by the driver) for a statement on a live

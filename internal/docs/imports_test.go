@@ -12,7 +12,7 @@ var heavy = []string{
 	"golang.org/x/crypto/bcrypt", "html/template", "net/http", "log/slog",
 	"github.com/bedsql/bed/console", "github.com/bedsql/bed/internal/ops", "github.com/bedsql/bed/cmd/",
 	"github.com/ThreeDotsLabs/", "github.com/nats-io/", "github.com/rabbitmq/", "github.com/twmb/",
-	"github.com/bedsql/bed/listener/bedprom", "github.com/bedsql/bed/listener/bedotel", "github.com/bedsql/bed/listener/bedslog",
+	"github.com/bedsql/bed/listener/bedprom", "github.com/bedsql/bed/listener/bedotel",
 }
 
 // brokers are linked only by bed-job.

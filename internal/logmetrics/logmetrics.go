@@ -1,5 +1,4 @@
-// Package logmetrics reports the state of transaction logs to Prometheus, and bounds the label
-// data_source.
+// Package logmetrics reports the state of transaction logs to Prometheus.
 package logmetrics
 
 import (
@@ -10,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/bedsql/bed/internal/instruments"
 	"github.com/bedsql/bed/internal/safetext"
 )
 
@@ -68,7 +68,7 @@ var (
 type Collector struct {
 	ask   AskFunc
 	every time.Duration
-	names Names
+	names instruments.Names
 
 	mu    sync.Mutex
 	asked time.Time
@@ -130,7 +130,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 // merged adds up the data sources with the same label.
-func merged(all []DataSource, names *Names) map[string]*DataSource {
+func merged(all []DataSource, names *instruments.Names) map[string]*DataSource {
 	by := map[string]*DataSource{}
 	for _, d := range all {
 		name := names.Of(d.Name)

@@ -64,6 +64,18 @@ func (p *reader) whole() Class {
 	}
 }
 
+// Verb returns the verb of a DML, such as INSERT, by the default quoting; empty for any other
+// text.
+func Verb(f Flavor, text string) string {
+	p := &reader{parser: parser{lex: lexer{text: text, flavor: f}}}
+	p.tok = p.lex.next()
+	p.reset()
+	if p.statement().Kind != DML {
+		return ""
+	}
+	return string(p.write.verb)
+}
+
 // AsWrite is for a text without a session to query. It reads text by the first quoting, the
 // default before the others, that makes it one DML. ok is false without such a quoting.
 func AsWrite(f Flavor, text string) (c Class, ok bool) {

@@ -1,5 +1,6 @@
-// Package bedotel exports writes and deliveries as OpenTelemetry spans. A [Tracer]
-// subscribes to a [listener.Bus], in an application or in the job:
+// Package bedotel exports writes and deliveries as OpenTelemetry spans, and counts them as
+// package bedprom does. A [Tracer] subscribes to a [listener.Bus], in an application or in the
+// job:
 //
 //	bus := listener.NewBus(nil) // for bedsql.Config.Bus, or asyncjob.Config.Bus
 //	defer bedotel.Trace(bus).Close()
@@ -10,20 +11,30 @@
 // A write outside of any span makes no span.
 //
 // Spans are made after the call, when their work is done. They contain no SQL, no error text
-// and no values.
+// and no values. Their attributes are bed's own and, for databases and messaging, those of
+// OpenTelemetry's semantic conventions.
+//
+// A metric has bedprom's name in OpenTelemetry's form, bed.writes for bed_writes_total, and
+// bedprom's labels.
 package bedotel
 
 import (
+	"cmp"
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 )
 
@@ -38,39 +49,47 @@ type Option func(*Tracer)
 // WithTracerProvider sets the destination of the spans. Default: OpenTelemetry's global
 // provider.
 func WithTracerProvider(p trace.TracerProvider) Option {
-	return func(t *Tracer) { t.tracer = p.Tracer(scope) }
+	return func(t *Tracer) { t.tracer = p.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)) }
 }
 
-// Tracer makes spans from a bus's events.
+// WithMeterProvider sets the destination of the metrics. Default: OpenTelemetry's global
+// provider.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return func(t *Tracer) { t.meter = p.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)) }
+}
+
+// Tracer makes spans and metrics from a bus's events.
 type Tracer struct {
 	bus    *listener.Bus
 	sub    *listener.Subscription
 	tracer trace.Tracer
+	meter  metric.Meter
+	count  func(listener.Event)
 }
 
-// Trace makes spans from events published on bus from now on, and makes entries keep their
-// caller's traceparent. Close it.
+// Trace makes spans and metrics from events published on bus from now on, and makes entries
+// keep their caller's traceparent. Close it.
 func Trace(bus *listener.Bus, opts ...Option) *Tracer {
 	t := &Tracer{bus: bus}
-	for _, opt := range opts {
+	for _, opt := range append([]Option{WithTracerProvider(otel.GetTracerProvider()), WithMeterProvider(otel.GetMeterProvider())}, opts...) {
 		opt(t)
 	}
-	if t.tracer == nil {
-		t.tracer = otel.GetTracerProvider().Tracer(scope)
-	}
+	t.count = t.counting()
 	bus.SetTraceParent(parentOf)
 	t.sub = bus.Subscribe(t.notify)
+	t.countDropped()
 	return t
 }
 
-// Close makes the spans of earlier events and removes the Tracer from the bus. The caller
-// must flush and shut down the provider.
+// Close makes the spans and metrics of earlier events and removes the Tracer from the bus. The
+// caller must flush and shut down the providers.
 func (t *Tracer) Close() {
 	t.bus.SetTraceParent(nil)
 	t.sub.Close()
 }
 
 func (t *Tracer) notify(ev listener.Event) {
+	t.count(ev)
 	switch {
 	case ev.Type == listener.Answered:
 		t.write(ev)
@@ -93,15 +112,18 @@ func (t *Tracer) write(ev listener.Event) {
 		}
 		_, retry := t.start(ctx, "bed retry", trace.SpanKindClient, a.Began, about(ev)...)
 		if a.Err != nil {
-			retry.SetAttributes(attribute.String("bed.class", a.Class.String()))
-			retry.SetStatus(codes.Error, a.Class.String())
+			failed(retry, a.Err, a.Class.String(), attribute.String("bed.class", a.Class.String()))
 		}
 		retry.End(trace.WithTimestamp(a.Began.Add(a.Took)))
 	}
 	outcome := ev.Outcome()
 	span.SetAttributes(attribute.String("bed.outcome", outcome), attribute.Int("bed.attempts", len(ev.Attempts)))
 	if ev.Err != nil {
-		span.SetStatus(codes.Error, outcome)
+		var last error // ev.Err may be the log's
+		if n := len(ev.Attempts); n > 0 {
+			last = ev.Attempts[n-1].Err
+		}
+		failed(span, last, outcome)
 	}
 	span.End(trace.WithTimestamp(ev.Time))
 }
@@ -113,11 +135,10 @@ func (t *Tracer) delivery(ev listener.Event) {
 	if caller := spanOf(ev.TraceParent); caller.IsValid() {
 		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: caller}))
 	}
-	_, span := t.tracer.Start(context.Background(), "bed delivery", append(opts, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer),
+	_, span := t.tracer.Start(context.Background(), "bed delivery", append(opts, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithTimestamp(ev.Time.Add(-ev.Took)), trace.WithAttributes(about(ev)...))...)
 	if ev.Err != nil {
-		span.SetAttributes(attribute.String("bed.class", ev.Class.String()))
-		span.SetStatus(codes.Error, ev.Class.String())
+		failed(span, ev.Err, ev.Class.String(), attribute.String("bed.class", ev.Class.String()))
 	}
 	span.End(trace.WithTimestamp(ev.Time))
 }
@@ -126,13 +147,60 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at), trace.WithAttributes(about...))
 }
 
-// about identifies the entry without secrets. It replaces invalid UTF-8, because an exporter
+// failed ends a span with a database's code for err, or else with word.
+func failed(span trace.Span, err error, word string, more ...attribute.KeyValue) {
+	kind := word
+	if code := dberr.Of(err); code.Known() {
+		if kind = code.State; code.Number != 0 {
+			kind = strconv.FormatInt(code.Number, 10)
+		}
+		more = append(more, semconv.DBResponseStatusCode(kind))
+	}
+	span.SetAttributes(append(more, semconv.ErrorTypeKey.String(kind))...)
+	span.SetStatus(codes.Error, word)
+}
+
+// about describes the entry without secrets. It replaces invalid UTF-8, because an exporter
 // may reject a whole batch for one such text.
 func about(ev listener.Event) []attribute.KeyValue {
-	name := func(key, text string) attribute.KeyValue {
-		return attribute.String(key, strings.ToValidUTF8(text, "?"))
+	text := func(key attribute.Key, text string) attribute.KeyValue {
+		return key.String(strings.ToValidUTF8(text, "?"))
 	}
-	return []attribute.KeyValue{name("bed.data_source", ev.DataSource), name("bed.entry_id", ev.ID), name("bed.transaction_id", ev.TransactionID)}
+	all := []attribute.KeyValue{text("bed.data_source", ev.DataSource), text("bed.entry_id", ev.ID), text("bed.transaction_id", ev.TransactionID)}
+	if len(ev.Statements) == 0 {
+		return all
+	}
+	if topic, ok := strings.CutPrefix(ev.Statements[0].SQL, sqltext.Publish); ok {
+		return append(all, semconv.MessagingSystemKey.String(cmp.Or(ev.System, "watermill")), semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("publish"),
+			text(semconv.MessagingDestinationNameKey, topic))
+	}
+	all = append(all, semconv.DBSystemNameKey.String(cmp.Or(ev.System, "other_sql")))
+	if ev.Namespace != "" {
+		all = append(all, text(semconv.DBNamespaceKey, ev.Namespace))
+	}
+	if verb := verbOf(ev); verb != "" {
+		all = append(all, semconv.DBOperationName(verb))
+	}
+	if n := len(ev.Statements); n > 1 {
+		all = append(all, semconv.DBOperationBatchSize(n))
+	}
+	return all
+}
+
+// verbOf is the verb of the entry's statements, for several with BATCH before it.
+func verbOf(ev listener.Event) (verb string) {
+	for i, s := range ev.Statements {
+		switch one := sqltext.Verb(sqltext.FlavorOf(ev.System), s.SQL); {
+		case i == 0:
+			verb = one
+		case one != verb:
+			return "BATCH"
+		}
+	}
+	if len(ev.Statements) > 1 {
+		verb = strings.TrimSpace("BATCH " + verb)
+	}
+	return verb
 }
 
 // parentOf returns the traceparent of the span in ctx; empty without a span.

@@ -17,16 +17,16 @@ type dial = func(ctx context.Context) (broker.Conn, error)
 // Targets are the drivers for brokers: each parses a DSN without connecting. Errors do not quote
 // the DSN.
 var Targets = map[string]func(dsn string) (delivery.Target, error){
-	"nats": target(readNATS), "amqp": target(readAMQP), "kafka": target(readKafka),
+	"nats": target(broker.NATSForm, readNATS), "amqp": target(broker.AMQPForm, readAMQP), "kafka": target(broker.KafkaForm, readKafka),
 }
 
-func target(read func(dsn string) (dial, error)) func(string) (delivery.Target, error) {
+func target(form broker.Form, read func(dsn string) (dial, error)) func(string) (delivery.Target, error) {
 	return func(dsn string) (delivery.Target, error) {
 		d, err := read(dsn)
 		if err != nil {
 			return delivery.Target{}, err
 		}
-		return broker.Target("", d), nil
+		return broker.As(form.System(), broker.Target("", d)), nil
 	}
 }
 

@@ -1,4 +1,4 @@
-package logmetrics
+package instruments
 
 import (
 	"sync"
