@@ -181,6 +181,6 @@ func (s *site) askSourcePage(r *http.Request, _ person) (any, error) {
 	v := ask(languageOf(r), a, safetext.Line(name))
 	v.Limit = a == ops.Limit
 	v.Back = s.cfg.BasePath + "/"
-	v.URL = s.cfg.BasePath + "/data-sources/" + url.PathEscape(name) + "/" + string(a)
+	v.URL = controlURL(s.cfg.BasePath, name, a)
 	return v, nil
 }

@@ -26,7 +26,7 @@ type person struct {
 	Role Role
 }
 
-// local is every user of a console on loopback without configured users.
+// local is every user of a console on loopback without a log-in.
 var local = person{"local", Reveal}
 
 func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
@@ -36,7 +36,10 @@ type gatekeeper struct {
 	open   bool // nobody has to log in
 	users  map[string]User
 	tokens []Token
-	slow   *slowly
+	cfg    *Config
+	// proxies are those of cfg.
+	proxies proxies
+	slow    *slowly
 
 	// A password is compared once and remembered by a keyed sum: bcrypt is slow, and
 	// a page is many requests.
@@ -55,9 +58,10 @@ const (
 
 func newGatekeeper(c *Config) *gatekeeper {
 	g := &gatekeeper{
-		open: len(c.Users) == 0 && len(c.Tokens) == 0, users: map[string]User{}, tokens: c.Tokens,
+		open: c.open(), users: map[string]User{}, tokens: c.Tokens, cfg: c,
 		slow: newSlowly(max(2, runtime.GOMAXPROCS(0)/2)), known: map[[32]byte]time.Time{},
 	}
+	g.proxies, _ = newProxies(c.TrustedProxies) // Validate has read them
 	_, _ = rand.Read(g.key[:])
 	cost := bcrypt.MinCost
 	for _, u := range c.Users {
@@ -77,6 +81,18 @@ func newGatekeeper(c *Config) *gatekeeper {
 func (g *gatekeeper) who(r *http.Request) (person, error) {
 	if g.open {
 		return local, nil
+	}
+	given := r.Context().Value(arrived{}).(*http.Request)
+	if p, err := g.cfg.ProxyAuth.who(given, g.proxies); err != nil || p.Name != "" {
+		return p, err
+	}
+	if g.cfg.Authenticate != nil {
+		if user, role := g.cfg.Authenticate(given); user != "" {
+			if !nameable(user) || role > Reveal {
+				return person{}, errNobody
+			}
+			return person{user, role}, nil
+		}
 	}
 	began := time.Now()
 	header := r.Header.Get("Authorization")

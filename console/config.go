@@ -15,6 +15,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/bedsql/bed/internal/slogger"
 )
 
 // Role is the rights of a user. Each role includes those before it. The zero value has no rights.
@@ -70,28 +72,38 @@ type Token struct {
 // Config is the configuration of a console.
 type Config struct {
 	// Listen is the console's address, host:port. On a loopback address, it accepts the Host
-	// headers of loopback with its port, and without Users and Tokens every user is the local
-	// operator with all roles. Elsewhere, Users or Tokens are required, also if Listen is empty
-	// because an application mounts the console.
+	// headers of loopback with its port, and without any log-in (Users, Tokens, ProxyAuth or
+	// Authenticate) every user is the local operator with all roles. Elsewhere, a log-in is
+	// required, also if Listen is empty because an application mounts the console.
 	Listen string
 	// AllowedHosts are further accepted Host headers: names with or without a port. A name without
 	// a port is accepted with any.
 	AllowedHosts []string
 	Users        []User
 	Tokens       []Token
+	// ProxyAuth lets a proxy log users in.
+	ProxyAuth ProxyAuth
+	// Authenticate lets an application log users in: it returns the user's name for the audit and
+	// the role, from a session or from a value in the request's context. The zero Role allows
+	// nothing. For an empty name the other log-ins count. It is called for each request that
+	// requires a role, concurrently. Default nil.
+	Authenticate func(*http.Request) (user string, role Role)
 	// BasePath is where a proxy or an application serves the console, such as "/bed"; empty
 	// for the root. Requests may come with it or without.
 	BasePath string
 	// TrustedProxies are the addresses and networks of trusted proxies, such as "10.0.0.0/8". Only
-	// their X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For headers count.
+	// their X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For headers count, and those of
+	// ProxyAuth.
 	TrustedProxies []string
 	// Metrics is served at /metrics; nil for nothing there.
 	Metrics http.Handler
-	// OpenMetrics serves /metrics without a log-in. Otherwise it requires the role read if Users or
-	// Tokens are configured.
+	// OpenMetrics serves /metrics without a log-in. Otherwise it requires the role read if a log-in
+	// is configured.
 	OpenMetrics bool
 	// Logger takes what goes wrong. Default: logrus.StandardLogger().
 	Logger logrus.FieldLogger
+	// Slog, a *slog.Logger, takes it instead of Logger. Default: Logger.
+	Slog slogger.Logger
 }
 
 // Validate returns one error naming every wrong field, without values that may be secrets; nil for
@@ -154,10 +166,9 @@ func (c Config) Validate() error {
 	} else if first, _, _ := strings.Cut(strings.TrimPrefix(base, "/"), "/"); isOwnPath(first) {
 		bad("basePath must not begin with /%s, which is a path of the console", first)
 	}
-	if _, err := newProxies(c.TrustedProxies); err != nil {
-		errs = append(errs, err)
-	}
-	if !c.loopback() && len(c.Users) == 0 && len(c.Tokens) == 0 {
+	trusted, err := newProxies(c.TrustedProxies)
+	errs = append(errs, err, c.ProxyAuth.validate(trusted))
+	if !c.loopback() && c.open() {
 		where := cmp.Or(c.Listen, "an unknown address")
 		bad("listen is %s, which others can reach, and there are neither users nor tokens: listen on 127.0.0.1, or say who may log in", where)
 	}
@@ -174,6 +185,11 @@ func isOwnPath(first string) bool {
 	}
 	all := append(routes(&site{}), route{path: "/logs/"})
 	return slices.ContainsFunc(all, func(r route) bool { return r.path == "/"+first || strings.HasPrefix(r.path, "/"+first+"/") })
+}
+
+// open reports whether there is no log-in.
+func (c Config) open() bool {
+	return len(c.Users) == 0 && len(c.Tokens) == 0 && c.ProxyAuth.Header == "" && c.Authenticate == nil
 }
 
 // loopback reports whether only this machine reaches Listen.

@@ -7,9 +7,8 @@ import (
 	"path"
 	"strings"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/slogger"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -41,10 +40,9 @@ var _ Store = (*ops.Store)(nil)
 // Console is the handler. It is safe for concurrent use.
 type Console struct {
 	*site
-	hosts   hosts
-	proxies proxies
-	gate    *gatekeeper
-	mux     http.Handler
+	hosts hosts
+	gate  *gatekeeper
+	mux   http.Handler
 }
 
 // New makes a console of a log, for an application to mount. targets are the data sources by their
@@ -65,12 +63,9 @@ func NewOn(cfg Config, logs ...Log) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = logrus.StandardLogger()
-	}
+	cfg.Logger = slogger.Of(cfg.Logger, cfg.Slog)
 	cfg.BasePath = strings.TrimSuffix(cfg.BasePath, "/")
 	c := &Console{hosts: newHosts(&cfg), gate: newGatekeeper(&cfg)}
-	c.proxies, _ = newProxies(cfg.TrustedProxies) // Validate has read them
 	if len(logs) == 1 {
 		c.site = newSite(cfg, logs[0])
 		c.mux = c.entrance(c.site, routes(c.site))
@@ -101,7 +96,7 @@ func NewOn(cfg Config, logs ...Log) (*Console, error) {
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
-	r = c.below(c.proxies.forwarded(r))
+	r = c.below(c.gate.proxies.forwarded(arriving(r)))
 	switch {
 	case !c.hosts.allow(r.Host) && !c.scrapes(r):
 		c.fail(w, r, person{}, &failure{status: http.StatusMisdirectedRequest, text: "This name is not the console's: add it to allowedHosts if it should be."})

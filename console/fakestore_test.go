@@ -24,6 +24,7 @@ type fakeStore struct {
 	audit   []ops.Record
 	paused  map[string]bool
 	limits  map[string]int
+	sources []string
 	trial   *ops.Trial
 	// grouping is awaited by Kinds; nil for nothing.
 	grouping chan struct{}
@@ -44,7 +45,7 @@ func fakeID(i int) string { return fmt.Sprintf("0192f0c1-0000-7000-8000-%09d000"
 
 func newFakeStore() *fakeStore {
 	f := &fakeStore{
-		values: map[string]*ops.Detail{}, paused: map[string]bool{}, limits: map[string]int{},
+		values: map[string]*ops.Detail{}, paused: map[string]bool{}, limits: map[string]int{}, sources: []string{"127.0.0.1:3306/ledger", "orders"},
 		trial: &ops.Trial{Rows: []int64{1 << 62}, Notes: []string{"Sequences stay advanced."}, Took: 3 * time.Millisecond},
 	}
 	next := fakeNow.Add(time.Minute)
@@ -99,7 +100,7 @@ func (f *fakeStore) Overview(_ context.Context, o ops.OverviewOptions) (*ops.Ove
 	}
 	v := &ops.Overview{At: fakeNow, Minutes: []ops.Minute{}, Funnel: ops.Funnel{AtOnce: 3}, Jobs: []ops.Job{{ID: "j", Name: "job on <b>host</b>", LastSeen: fakeNow}}}
 	yes, oldest := true, f.entries[0].CreatedAt
-	for _, name := range []string{"127.0.0.1:3306/ledger", "orders"} {
+	for _, name := range f.sources {
 		ds := ops.DataSource{Name: name, Reachable: &yes, Since: &oldest, Paused: f.paused[name], PerSecond: f.limits[name], Configured: true, Oldest: &oldest, OldestID: f.entries[0].ID, Rates: ops.Funnel{AtOnce: 1.5}}
 		for _, d := range f.match(ops.Filter{DataSource: name}) {
 			*map[ops.State]*int{ops.Waiting: &ds.Waiting, ops.Leased: &ds.Leased, ops.Parked: &ds.Parked}[d.State]++
@@ -359,7 +360,7 @@ func (f *fakeStore) Control(_ context.Context, a ops.Action, name string, n int,
 	if err != nil {
 		return err
 	}
-	if name != "orders" && name != "127.0.0.1:3306/ledger" {
+	if !slices.Contains(f.sources, name) {
 		return ops.ErrUnknownDataSource
 	}
 	if a == ops.Limit {

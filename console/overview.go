@@ -54,7 +54,7 @@ func (s sourceView) ListURL(state string) string {
 
 // ControlURL leads to the page for pausing, resuming or limiting the source.
 func (s sourceView) ControlURL(action string) string {
-	return s.base + "/data-sources/" + url.PathEscape(s.Name) + "/" + action
+	return controlURL(s.base, s.Name, ops.Action(action))
 }
 
 // Capped is its number of entries in a state.

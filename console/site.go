@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -365,9 +366,24 @@ func (s *site) control(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
 }
 
-// sourceOf returns the data source in the path. A proxy may have merged consecutive slashes.
+// controlURL is the address of an action on a data source. A proxy may decode or clean a path, but
+// not a query, so only a plain name stands in the path.
+func controlURL(base, name string, a ops.Action) string {
+	if plainName.MatchString(name) {
+		return base + "/data-sources/" + name + "/" + string(a)
+	}
+	return with(base+"/data-sources/-/"+string(a), "dataSource", name)
+}
+
+var plainName = regexp.MustCompile(`^\w[\w.-]*$`)
+
+// sourceOf returns the data source in the query or the path of [controlURL]. In an escaped name in
+// the path, a proxy may have merged consecutive slashes.
 func (s *site) sourceOf(r *http.Request) string {
 	name := r.PathValue("name")
+	if q := r.URL.Query(); name == "-" && q.Has("dataSource") {
+		return q.Get("dataSource")
+	}
 	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Cap: 1})
 	if err != nil || slices.ContainsFunc(o.DataSources, func(d ops.DataSource) bool { return d.Name == name }) {
 		return name

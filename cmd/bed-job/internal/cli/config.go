@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 
@@ -52,6 +53,8 @@ type config struct {
 	job     jobConfig
 	// console is the section console. run serves a console only with an address in it.
 	console console.Config
+	// metrics is the address where run serves the metrics alone; empty for none.
+	metrics string
 	runConfig
 }
 
@@ -93,6 +96,7 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 		Log     ast.Node `yaml:"transactionLogDataSource"`
 		Job     ast.Node `yaml:"jobConfig"`
 		Console ast.Node `yaml:"console"`
+		Metrics ast.Node `yaml:"metrics"`
 	}
 	docs, err := documents(utf8Of(src))
 	switch {
@@ -107,10 +111,11 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 		return nil, d.placed(err)
 	}
 	c = &config{}
-	errs := [5]error{4: d.placed(err)}
+	errs := [6]error{4: d.placed(err)}
 	switch run := new(runConfig); {
 	case p == wholeFile:
 		errs[2] = d.job(top.Job, &c.job, &c.runConfig)
+		errs[5] = d.metrics(top.Metrics, &c.metrics)
 	case d.job(top.Job, &c.job, run) != nil:
 		// Commands that only look use the job's times if they can be read.
 		c.job = jobConfig{}
@@ -295,6 +300,21 @@ func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
 	return d.eachAt(n, err, "asyncjob: ")
 }
 
+// metrics reads the section metrics.
+func (d *decoder) metrics(n ast.Node, listen *string) error {
+	var is struct {
+		Listen text `yaml:"listen"`
+	}
+	if err := d.decode(n, &is); err != nil || n == nil {
+		return err
+	}
+	*listen = string(is.Listen)
+	if _, _, err := net.SplitHostPort(*listen); err != nil {
+		return d.at(n, "metrics: listen must be host:port, such as :9464")
+	}
+	return nil
+}
+
 // console reads the section console.
 func (d *decoder) console(n ast.Node, c *console.Config) error {
 	var is struct {
@@ -303,7 +323,13 @@ func (d *decoder) console(n ast.Node, c *console.Config) error {
 		AllowedHosts []text `yaml:"allowedHosts"`
 		BasePath     text   `yaml:"basePath"`
 		Proxies      []text `yaml:"trustedProxies"`
-		Users        []struct {
+		ProxyAuth    struct {
+			Header  text            `yaml:"header"`
+			Groups  text            `yaml:"groups"`
+			Roles   map[string]text `yaml:"roles"`
+			Default text            `yaml:"default"`
+		} `yaml:"proxyAuth"`
+		Users []struct {
 			Name text `yaml:"name"`
 			Hash text `yaml:"passwordHash"`
 			Role text `yaml:"role"`
@@ -327,6 +353,18 @@ func (d *decoder) console(n ast.Node, c *console.Config) error {
 	for _, proxy := range is.Proxies {
 		c.TrustedProxies = append(c.TrustedProxies, string(proxy))
 	}
+	auth := console.ProxyAuth{Header: string(is.ProxyAuth.Header), Groups: string(is.ProxyAuth.Groups), Roles: map[string]console.Role{}}
+	for name, given := range is.ProxyAuth.Roles {
+		auth.Roles[name], _ = console.ParseRole(string(given)) // Validate refuses none
+	}
+	if given := string(is.ProxyAuth.Default); given != "" {
+		role, err := console.ParseRole(given)
+		if err != nil {
+			return d.at(n, "proxyAuth: default: %w", err)
+		}
+		auth.Default = role
+	}
+	c.ProxyAuth = auth
 	for _, u := range is.Users {
 		role, _ := console.ParseRole(string(u.Role)) // Validate refuses none
 		c.Users = append(c.Users, console.User{Name: string(u.Name), PasswordHash: string(u.Hash), Role: role})

@@ -54,7 +54,7 @@ func runConsole(ctx context.Context, a *app, listen string) error {
 	if err != nil {
 		return err
 	}
-	served, err := serveConsole(ctx, where, cfg.logs, logger)
+	served, err := serveConsole(ctx, where, "", cfg.logs, logger)
 	if err != nil {
 		return err
 	}

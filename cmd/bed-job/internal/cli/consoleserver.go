@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -20,20 +21,19 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// A consoleServer serves the console even before the log is open: the console should show a log
-// that is down.
+// A consoleServer serves the console, the metrics, or both, even before the log is open: the console
+// should show a log that is down.
 type consoleServer struct {
 	// stores are those of the logs, in their order; nil while one is not open.
 	stores  []*atomic.Pointer[ops.Store]
 	console *console.Console
-	server  *http.Server
-	ended   chan error
+	servers []*http.Server
+	// ended gets the error of each server.
+	ended chan error
 	// bus carries a job's events to the metrics.
 	bus     *listener.Bus
 	metrics *bedprom.Collector
-	// URL is where it is.
-	URL    string
-	logger *logrus.Logger
+	logger  *logrus.Logger
 }
 
 const (
@@ -42,20 +42,13 @@ const (
 	writeWithin  = 60 * time.Second
 	idleFor      = 2 * time.Minute
 	endWithin    = 5 * time.Second
+	readyWithin  = 5 * time.Second
 )
 
-// serveConsole begins to serve. It fails at once if it cannot listen on the address.
-func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, logger *logrus.Logger) (*consoleServer, error) {
-	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("console.listen: %w", err)
-	}
-	// The port may have been chosen by the system.
-	host, _, _ := net.SplitHostPort(cfg.Listen)
-	_, port, _ := net.SplitHostPort(socket.Addr().String())
-	cfg.Listen = net.JoinHostPort(host, port)
-	cfg.Logger = logger
-	s := &consoleServer{ended: make(chan error, 1), bus: listener.NewBus(logger), logger: logger}
+// serveConsole begins to serve the console at cfg.Listen, and the metrics alone at metrics; either
+// address may be empty. It fails at once if it cannot listen.
+func serveConsole(ctx context.Context, cfg console.Config, metrics string, logs []dataSource, logger *logrus.Logger) (_ *consoleServer, err error) {
+	s := &consoleServer{ended: make(chan error, 2), bus: listener.NewBus(logger), logger: logger}
 	var (
 		shown []console.Log
 		names []string
@@ -71,32 +64,101 @@ func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, lo
 		}})
 	}
 	s.metrics = bedprom.New(s.bus)
-	cfg.Metrics = bedprom.Handler(s.metrics, logmetrics.New(askLogs(names, s.stores), 0))
-	if s.console, err = console.NewOn(cfg, shown...); err != nil {
-		s.metrics.Close()
-		_ = socket.Close()
-		return nil, err
+	defer func() {
+		if err != nil {
+			s.end()
+		}
+	}()
+	cfg.Logger, cfg.Metrics = logger, bedprom.Handler(s.metrics, logmetrics.New(askLogs(names, s.stores), 0))
+	if cfg.Listen != "" {
+		if err := s.serve(ctx, "console", cfg.Listen, func(address string) (http.Handler, error) {
+			cfg.Listen = address
+			s.console, err = console.NewOn(cfg, shown...)
+			return s.console, err
+		}); err != nil {
+			return nil, err
+		}
 	}
-	quiet := logger.WriterLevel(logrus.DebugLevel)
-	s.server = &http.Server{
-		Handler: s.console, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, WriteTimeout: writeWithin, IdleTimeout: idleFor,
+	if metrics != "" {
+		return s, s.serve(ctx, "metrics", metrics, func(string) (http.Handler, error) { return s.scraped(cfg.Metrics), nil })
+	}
+	return s, nil
+}
+
+// serve serves the handler for the address, of which the system may have chosen the port.
+func (s *consoleServer) serve(ctx context.Context, what, listen string, handler func(address string) (http.Handler, error)) error {
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("%s.listen: %w", what, err)
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	_, port, _ := net.SplitHostPort(socket.Addr().String())
+	h, err := handler(net.JoinHostPort(host, port))
+	if err != nil {
+		_ = socket.Close()
+		return err
+	}
+	quiet := s.logger.WriterLevel(logrus.DebugLevel)
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, WriteTimeout: writeWithin, IdleTimeout: idleFor,
 		MaxHeaderBytes: 64 << 10, ErrorLog: log.New(quiet, "", 0),
 	}
-	s.server.RegisterOnShutdown(s.console.Close)
+	s.servers = append(s.servers, server)
 	if host == "" || net.ParseIP(host) != nil && net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
-	s.URL = "http://" + net.JoinHostPort(host, port) + "/"
 	go func() {
 		defer func() { _ = quiet.Close() }()
-		err := s.server.Serve(socket)
+		err := server.Serve(socket)
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		}
 		s.ended <- err
 	}()
-	logger.WithField("url", s.URL).Info("the console is served")
-	return s, nil
+	s.logger.WithField("url", "http://"+net.JoinHostPort(host, port)+"/").Info("serving the " + what)
+	return nil
+}
+
+// scraped is the handler of the metrics alone, under any Host and without a log-in.
+func (s *consoleServer) scraped(metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !s.reachable(r.Context()) {
+			http.Error(w, "the transaction log cannot be reached", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	})
+	return mux
+}
+
+// reachable reports whether all logs answer in time.
+func (s *consoleServer) reachable(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	answers := make(chan error, len(s.stores)) // a driver may not look at its context
+	for _, store := range s.stores {
+		go func() {
+			if opened := store.Load(); opened != nil {
+				answers <- opened.Ping(ctx)
+				return
+			}
+			answers <- errNotOpen
+		}()
+	}
+	for range s.stores {
+		select {
+		case err := <-answers:
+			if err != nil {
+				return false
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // ready gives the console the i-th of its logs.
@@ -111,14 +173,20 @@ func (s *consoleServer) end() {
 	if s == nil {
 		return
 	}
-	s.console.Close()
+	if s.console != nil {
+		s.console.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
 	defer cancel()
-	if s.server.Shutdown(ctx) != nil {
-		_ = s.server.Close()
+	for _, server := range s.servers {
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
 	}
-	if err := <-s.ended; err != nil {
-		s.logger.WithError(err).Error("the console ended by itself")
+	for range s.servers {
+		if err := <-s.ended; err != nil {
+			s.logger.WithError(err).Error("the console, or the metrics, ended too early")
+		}
 	}
 	s.metrics.Close()
 }
