@@ -73,7 +73,7 @@ func Verb(f Flavor, text string) string {
 	if p.statement().Kind != DML {
 		return ""
 	}
-	return string(p.write.verb)
+	return string(p.verb)
 }
 
 // AsWrite is for a text without a session to query. It reads text by the first quoting, the

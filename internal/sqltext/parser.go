@@ -69,7 +69,9 @@ type parser struct {
 	nested int
 	// write is the current write, hazards belong to all writes so far, and conditions has a bit
 	// for each depth with an open condition.
-	write      write
+	write write
+	// verb is the last write's.
+	verb       keyword
 	hazards    Hazards
 	conditions uint64
 }
@@ -278,6 +280,7 @@ func (p *parser) mainVerb(kw keyword) {
 
 func (p *parser) writes(kw keyword) {
 	p.fx |= fxDML
+	p.verb = kw
 	p.write = write{verb: kw, depth: p.depth, part: partTarget}
 	switch kw {
 	case "INSERT", "REPLACE", "MERGE": // they may generate an id

@@ -24,12 +24,15 @@ func FuzzNoEntryMakesASpanThatCannotBeExported(f *testing.F) {
 		f.Add("orders", "0192f3a0-7b1c-7def-8000-0123456789ab", parent)
 	}
 	f.Add("\xff", "\x00\xc3", "")
+	f.Add("\xff", "PUBLISH \xff", "")
+	f.Add("DELETE FROM t", "INSERT INTO t VALUES ('\xff')", "")
 	f.Fuzz(func(t *testing.T, source, id, parent string) {
 		exporter := tracetest.NewInMemoryExporter()
 		bus := listener.NewBus(logrus.StandardLogger())
 		tracer := bedotel.Trace(bus, bedotel.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))))
 		ev := listener.Event{
 			Type: listener.ExecuteSuccess, Origin: listener.AsyncJob, Time: time.Now(), DataSource: source, ID: id, TransactionID: id, TraceParent: parent,
+			Namespace: source, Statements: []listener.Statement{{SQL: id}, {SQL: source}},
 		}
 		bus.Publish(ev)
 		ev.Type, ev.Origin = listener.Answered, listener.Caller
