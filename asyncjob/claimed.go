@@ -385,7 +385,7 @@ func (u *claimed) leaseLost() claim.Result {
 
 func (u *claimed) publish(t listener.EventType, out attempt.Outcome, took time.Duration) {
 	if bus := u.drain.job.cfg.Bus; bus.Listening() {
-		var d *dialect.Dialect
+		d := &dialect.Dialect{}
 		if src := u.drain.src; src != nil {
 			d = src.own.Dialect
 		}

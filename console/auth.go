@@ -33,10 +33,9 @@ func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 
 // gatekeeper checks log-ins. It is safe for concurrent use.
 type gatekeeper struct {
-	open   bool // nobody has to log in
-	users  map[string]User
-	tokens []Token
-	cfg    *Config
+	open  bool // nobody has to log in
+	users map[string]User
+	cfg   *Config
 	// proxies are those of cfg.
 	proxies proxies
 	slow    *slowly
@@ -58,7 +57,7 @@ const (
 
 func newGatekeeper(c *Config) *gatekeeper {
 	g := &gatekeeper{
-		open: c.open(), users: map[string]User{}, tokens: c.Tokens, cfg: c,
+		open: c.open(), users: map[string]User{}, cfg: c,
 		slow: newSlowly(max(2, runtime.GOMAXPROCS(0)/2)), known: map[[32]byte]time.Time{},
 	}
 	g.proxies, _ = newProxies(c.TrustedProxies) // Validate has read them
@@ -120,7 +119,7 @@ func (g *gatekeeper) token(given string) (person, bool) {
 	sum := hashOf(given)
 	digits := hex.EncodeToString(sum[:])
 	var found person
-	for _, t := range g.tokens { // all of them, so that the time discloses nothing
+	for _, t := range g.cfg.Tokens { // all of them, so that the time discloses nothing
 		if subtle.ConstantTimeCompare([]byte(digits), []byte(t.TokenHash)) == 1 {
 			found = person{"token " + t.Name, t.Role}
 		}

@@ -83,10 +83,9 @@ type Config struct {
 	Tokens       []Token
 	// ProxyAuth lets a proxy log users in.
 	ProxyAuth ProxyAuth
-	// Authenticate lets an application log users in: it returns the user's name for the audit and
-	// the role, from a session or from a value in the request's context. The zero Role allows
-	// nothing. For an empty name the other log-ins count. It is called for each request that
-	// requires a role, concurrently. Default nil.
+	// Authenticate lets an application log users in, by a session or a value in the request's
+	// context: it returns the name for the audit, and the role; zero allows nothing. For an empty
+	// name the other log-ins count. Calls are concurrent. Default nil.
 	Authenticate func(*http.Request) (user string, role Role)
 	// BasePath is where a proxy or an application serves the console, such as "/bed"; empty
 	// for the root. Requests may come with it or without.

@@ -93,10 +93,13 @@ func NewOn(cfg Config, logs ...Log) (*Console, error) {
 	return c, nil
 }
 
+// arrived is the context key of the request as it came, before headers of a proxy changed it.
+type arrived struct{}
+
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
-	r = c.below(c.gate.proxies.forwarded(arriving(r)))
+	r = c.below(c.gate.proxies.forwarded(r.WithContext(context.WithValue(r.Context(), arrived{}, r))))
 	switch {
 	case !c.hosts.allow(r.Host) && !c.scrapes(r):
 		c.fail(w, r, person{}, &failure{status: http.StatusMisdirectedRequest, text: "This name is not the console's: add it to allowedHosts if it should be."})

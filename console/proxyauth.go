@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,88 +30,57 @@ type ProxyAuth struct {
 
 // validate returns one error naming every wrong field.
 func (a *ProxyAuth) validate(trusted proxies) error {
+	if a.Header == "" && a.Groups == "" && len(a.Roles) == 0 && a.Default == 0 {
+		return nil
+	}
 	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("console: proxyAuth: "+format, args...))
-	}
-	if a.Header == "" {
-		if a.Groups != "" || len(a.Roles) > 0 || a.Default != 0 {
-			bad("header is missing: name the header with the user's name")
-		}
-		return errors.Join(errs...)
-	}
-	for _, name := range []string{a.Header, a.Groups} {
-		if name != "" && !headerName.MatchString(name) {
-			bad("header and groups must be names of headers, of letters, digits and dashes")
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf("console: proxyAuth: "+format, args...))
 		}
 	}
-	if strings.EqualFold(a.Header, a.Groups) {
-		bad("header and groups are the same header")
-	}
+	wrong(a.Header == "", "header is missing: name the header with the user's name")
+	wrong(!regexp.MustCompile(`^[A-Za-z0-9-]*$`).MatchString(a.Header+a.Groups) || strings.EqualFold(a.Header, a.Groups),
+		"header and groups must be names of two headers, of letters, digits and dashes")
 	for _, name := range slices.Sorted(maps.Keys(a.Roles)) {
-		switch r := a.Roles[name]; {
-		case name == "" || strings.TrimSpace(name) != name || a.Groups != "" && strings.Contains(name, ","):
-			bad("roles: no user and no group is called %q", name)
-		case r < Read || r > Reveal:
-			bad("roles: %q: a role is read, operate or reveal", name)
-		}
+		wrong(name == "" || strings.TrimSpace(name) != name || a.Groups != "" && strings.Contains(name, ","), "roles: no user and no group is called %q", name)
+		wrong(a.Roles[name] < Read || a.Roles[name] > Reveal, "roles: %q: a role is read, operate or reveal", name)
 	}
-	if a.Default > Reveal {
-		bad("default is no role: it is read, operate or reveal")
-	}
-	if len(a.Roles) == 0 && a.Default == 0 {
-		bad("nobody has a role: name some in roles, or a default")
-	}
-	if len(trusted) == 0 {
-		bad("trustedProxies is empty: list the proxy's address, from which alone the header counts")
-	}
-	if slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
-		bad("trustedProxies includes every address, so that anybody could choose a name")
-	}
+	wrong(a.Default > Reveal, "default is no role: it is read, operate or reveal")
+	wrong(len(a.Roles) == 0 && a.Default == 0, "nobody has a role: name some in roles, or a default")
+	wrong(len(trusted) == 0, "trustedProxies is empty: list the proxy's address, from which alone the header counts")
+	wrong(slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Bits() == 0 }), "trustedProxies includes every address, so that anybody could choose a name")
 	return errors.Join(errs...)
-}
-
-var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
-
-// arrived is the context key of the request as the console received it, before any header of a
-// proxy changed it.
-type arrived struct{}
-
-func arriving(r *http.Request) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), arrived{}, r))
 }
 
 var errProxyHeader = &failure{status: http.StatusUnauthorized, text: "The log-in of a proxy is refused: its header comes from an address outside trustedProxies, or is missing, repeated, empty, too long or unprintable."}
 
-// who returns the user that the proxy names; the zero person without the header.
-func (a *ProxyAuth) who(r *http.Request, trusted proxies) (person, error) {
+// maxGroups bounds the header with the groups, in bytes.
+const maxGroups = 16 << 10
+
+// who returns the user that the proxy names; the zero person without the headers.
+func (a *ProxyAuth) who(r *http.Request, trusted proxies) (p person, err error) {
 	if a.Header == "" {
-		return person{}, nil
+		return p, nil
 	}
 	names, groups := r.Header.Values(a.Header), r.Header.Values(a.Groups)
 	if len(names)+len(groups) == 0 {
-		return person{}, nil
+		return p, nil
 	}
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !trusted.trust(peer.Addr()) || len(names) != 1 || len(groups) > 1 || len(strings.Join(groups, "")) > maxGroups {
-		return person{}, errProxyHeader
+	if err != nil || !trusted.trust(peer.Addr()) || len(names) != 1 || !nameable(names[0]) || len(groups) > 1 || len(strings.Join(groups, "")) > maxGroups {
+		return p, errProxyHeader
 	}
-	p := person{names[0], a.Default}
-	if !nameable(p.Name) {
-		return person{}, errProxyHeader
-	}
-	in := []string{p.Name}
+	in := names
 	if a.Groups != "" {
 		in = strings.Split(strings.Join(groups, ""), ",")
 	}
+	p = person{names[0], a.Default}
 	for _, name := range in {
 		p.Role = max(p.Role, a.Roles[strings.TrimSpace(name)])
 	}
 	return p, nil
 }
-
-// maxGroups bounds the header with the groups, in bytes.
-const maxGroups = 16 << 10
 
 // nameable reports whether the audit can keep a name.
 func nameable(name string) bool {

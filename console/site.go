@@ -366,8 +366,8 @@ func (s *site) control(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
 }
 
-// controlURL is the address of an action on a data source. A proxy may decode or clean a path, but
-// not a query, so only a plain name stands in the path.
+// controlURL is the address of an action on a data source. Only a plain name stands in the path,
+// which a proxy may decode or clean.
 func controlURL(base, name string, a ops.Action) string {
 	if plainName.MatchString(name) {
 		return base + "/data-sources/" + name + "/" + string(a)

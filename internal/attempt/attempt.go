@@ -175,12 +175,8 @@ func NotSent(err error, class dialect.Class) error {
 	return Certain(err, dialect.Unreachable)
 }
 
-// Event makes the event of an attempt on u. It omits parameters that it cannot read. d is nil if
-// unknown.
+// Event makes the event of an attempt on u. It omits parameters that it cannot read.
 func (o Outcome) Event(t listener.EventType, by listener.Origin, u *entry.Unit, d *dialect.Dialect) listener.Event {
-	if d == nil {
-		d = &dialect.Dialect{}
-	}
 	ev := listener.Event{
 		Type: t, Origin: by, Time: time.Now(),
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,

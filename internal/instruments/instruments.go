@@ -74,7 +74,11 @@ func Counting(instrument func(*Instrument) Record) (count func(listener.Event)) 
 		case listener.Parked:
 			parked(1, source, originOf(ev.Origin))
 		case listener.Answered:
-			writes(1, source, outcomeOf(ev))
+			outcome := ev.Outcome()
+			if ev.Err == nil {
+				outcome = map[bool]string{false: "at_once", true: "sync_retry"}[len(ev.Attempts) > 1]
+			}
+			writes(1, source, outcome)
 			writeTime(ev.Took.Seconds(), source)
 			if ev.LogTook > 0 {
 				logTime(ev.LogTook.Seconds())
@@ -89,15 +93,3 @@ func Counting(instrument func(*Instrument) Record) (count func(listener.Event)) 
 var origins = map[listener.Origin]string{listener.SyncRetry: "sync_retry", listener.AsyncJob: "job"}
 
 func originOf(o listener.Origin) string { return cmp.Or(origins[o], "caller") }
-
-// outcomeOf returns the outcome for the caller.
-func outcomeOf(ev listener.Event) string {
-	switch {
-	case ev.Err == nil && len(ev.Attempts) > 1:
-		return "sync_retry"
-	case ev.Err == nil:
-		return "at_once"
-	default:
-		return ev.Outcome()
-	}
-}

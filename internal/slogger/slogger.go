@@ -25,7 +25,6 @@ func Of(l logrus.FieldLogger, to Logger) logrus.FieldLogger {
 	if v := reflect.ValueOf(to); v.IsValid() && !(v.Kind() == reflect.Pointer && v.IsNil()) {
 		passing := logrus.New()
 		passing.SetOutput(io.Discard)
-		passing.SetFormatter(silent{})
 		passing.SetLevel(logrus.DebugLevel)
 		passing.AddHook(hook{to})
 		return passing
@@ -35,11 +34,6 @@ func Of(l logrus.FieldLogger, to Logger) logrus.FieldLogger {
 	}
 	return l
 }
-
-// silent produces no output: the hook handles the line.
-type silent struct{}
-
-func (silent) Format(*logrus.Entry) ([]byte, error) { return nil, nil }
 
 type hook struct{ to Logger }
 
@@ -56,14 +50,9 @@ func (k hook) Fire(e *logrus.Entry) error {
 		}
 		args = append(args, key, v)
 	}
-	write := k.to.Error
-	switch e.Level {
-	case logrus.WarnLevel:
-		write = k.to.Warn
-	case logrus.InfoLevel:
-		write = k.to.Info
-	case logrus.DebugLevel, logrus.TraceLevel:
-		write = k.to.Debug
+	write := [...]func(string, ...any){logrus.WarnLevel: k.to.Warn, logrus.InfoLevel: k.to.Info, logrus.DebugLevel: k.to.Debug, logrus.TraceLevel: k.to.Debug}[e.Level]
+	if write == nil {
+		write = k.to.Error
 	}
 	write(e.Message, args...)
 	return nil

@@ -21,6 +21,7 @@ package bedotel
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,8 +107,9 @@ func (t *Tracer) write(ev listener.Event) {
 	}
 	ctx, span := t.start(trace.ContextWithRemoteSpanContext(context.Background(), caller), "bed write", trace.SpanKindClient,
 		ev.Time.Add(-ev.Took), about(ev)...)
+	var last error // ev.Err may be the log's
 	for _, a := range ev.Attempts {
-		if a.Origin != listener.SyncRetry {
+		if last = a.Err; a.Origin != listener.SyncRetry {
 			continue
 		}
 		_, retry := t.start(ctx, "bed retry", trace.SpanKindClient, a.Began, about(ev)...)
@@ -119,10 +121,6 @@ func (t *Tracer) write(ev listener.Event) {
 	outcome := ev.Outcome()
 	span.SetAttributes(attribute.String("bed.outcome", outcome), attribute.Int("bed.attempts", len(ev.Attempts)))
 	if ev.Err != nil {
-		var last error // ev.Err may be the log's
-		if n := len(ev.Attempts); n > 0 {
-			last = ev.Attempts[n-1].Err
-		}
 		failed(span, last, outcome)
 	}
 	span.End(trace.WithTimestamp(ev.Time))
@@ -178,29 +176,20 @@ func about(ev listener.Event) []attribute.KeyValue {
 	if ev.Namespace != "" {
 		all = append(all, text(semconv.DBNamespaceKey, ev.Namespace))
 	}
-	if verb := verbOf(ev); verb != "" {
-		all = append(all, semconv.DBOperationName(verb))
+	var verbs []string
+	for _, s := range ev.Statements {
+		verbs = append(verbs, sqltext.Verb(sqltext.FlavorOf(ev.System), s.SQL))
 	}
-	if n := len(ev.Statements); n > 1 {
+	if n := len(verbs); n > 1 {
 		all = append(all, semconv.DBOperationBatchSize(n))
-	}
-	return all
-}
-
-// verbOf is the verb of the entry's statements, for several with BATCH before it.
-func verbOf(ev listener.Event) (verb string) {
-	for i, s := range ev.Statements {
-		switch one := sqltext.Verb(sqltext.FlavorOf(ev.System), s.SQL); {
-		case i == 0:
-			verb = one
-		case one != verb:
-			return "BATCH"
+		if verbs = append([]string{"BATCH"}, slices.Compact(verbs)...); len(verbs) > 2 {
+			verbs = verbs[:1]
 		}
 	}
-	if len(ev.Statements) > 1 {
-		verb = strings.TrimSpace("BATCH " + verb)
+	if verb := strings.TrimSpace(strings.Join(verbs, " ")); verb != "" {
+		all = append(all, semconv.DBOperationName(verb))
 	}
-	return verb
+	return all
 }
 
 // parentOf returns the traceparent of the span in ctx; empty without a span.

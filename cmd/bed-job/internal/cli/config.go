@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 
@@ -53,8 +52,10 @@ type config struct {
 	job     jobConfig
 	// console is the section console. run serves a console only with an address in it.
 	console console.Config
-	// metrics is the address where run serves the metrics alone; empty for none.
-	metrics string
+	// metrics is the section metrics: where run serves the metrics alone.
+	metrics struct {
+		Listen text `yaml:"listen"`
+	}
 	runConfig
 }
 
@@ -115,7 +116,7 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 	switch run := new(runConfig); {
 	case p == wholeFile:
 		errs[2] = d.job(top.Job, &c.job, &c.runConfig)
-		errs[5] = d.metrics(top.Metrics, &c.metrics)
+		errs[5] = d.decode(top.Metrics, &c.metrics)
 	case d.job(top.Job, &c.job, run) != nil:
 		// Commands that only look use the job's times if they can be read.
 		c.job = jobConfig{}
@@ -300,21 +301,6 @@ func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
 	return d.eachAt(n, err, "asyncjob: ")
 }
 
-// metrics reads the section metrics.
-func (d *decoder) metrics(n ast.Node, listen *string) error {
-	var is struct {
-		Listen text `yaml:"listen"`
-	}
-	if err := d.decode(n, &is); err != nil || n == nil {
-		return err
-	}
-	*listen = string(is.Listen)
-	if _, _, err := net.SplitHostPort(*listen); err != nil {
-		return d.at(n, "metrics: listen must be host:port, such as :9464")
-	}
-	return nil
-}
-
 // console reads the section console.
 func (d *decoder) console(n ast.Node, c *console.Config) error {
 	var is struct {
@@ -353,18 +339,14 @@ func (d *decoder) console(n ast.Node, c *console.Config) error {
 	for _, proxy := range is.Proxies {
 		c.TrustedProxies = append(c.TrustedProxies, string(proxy))
 	}
-	auth := console.ProxyAuth{Header: string(is.ProxyAuth.Header), Groups: string(is.ProxyAuth.Groups), Roles: map[string]console.Role{}}
-	for name, given := range is.ProxyAuth.Roles {
-		auth.Roles[name], _ = console.ParseRole(string(given)) // Validate refuses none
+	auth := is.ProxyAuth
+	c.ProxyAuth = console.ProxyAuth{Header: string(auth.Header), Groups: string(auth.Groups), Roles: map[string]console.Role{}}
+	for name, role := range auth.Roles {
+		c.ProxyAuth.Roles[name], _ = console.ParseRole(string(role)) // Validate refuses none
 	}
-	if given := string(is.ProxyAuth.Default); given != "" {
-		role, err := console.ParseRole(given)
-		if err != nil {
-			return d.at(n, "proxyAuth: default: %w", err)
-		}
-		auth.Default = role
+	if c.ProxyAuth.Default, _ = console.ParseRole(string(auth.Default)); c.ProxyAuth.Default == 0 && auth.Default != "" {
+		return d.at(n, "proxyAuth: default is read, operate or reveal, or left out")
 	}
-	c.ProxyAuth = auth
 	for _, u := range is.Users {
 		role, _ := console.ParseRole(string(u.Role)) // Validate refuses none
 		c.Users = append(c.Users, console.User{Name: string(u.Name), PasswordHash: string(u.Hash), Role: role})

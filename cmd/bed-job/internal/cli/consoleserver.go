@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"net/http"
@@ -42,13 +41,12 @@ const (
 	writeWithin  = 60 * time.Second
 	idleFor      = 2 * time.Minute
 	endWithin    = 5 * time.Second
-	readyWithin  = 5 * time.Second
 )
 
 // serveConsole begins to serve the console at cfg.Listen, and the metrics alone at metrics; either
 // address may be empty. It fails at once if it cannot listen.
-func serveConsole(ctx context.Context, cfg console.Config, metrics string, logs []dataSource, logger *logrus.Logger) (_ *consoleServer, err error) {
-	s := &consoleServer{ended: make(chan error, 2), bus: listener.NewBus(logger), logger: logger}
+func serveConsole(ctx context.Context, cfg console.Config, metrics string, logs []dataSource, logger *logrus.Logger) (s *consoleServer, err error) {
+	s = &consoleServer{ended: make(chan error, 2), bus: listener.NewBus(logger), logger: logger}
 	var (
 		shown []console.Log
 		names []string
@@ -64,25 +62,24 @@ func serveConsole(ctx context.Context, cfg console.Config, metrics string, logs 
 		}})
 	}
 	s.metrics = bedprom.New(s.bus)
-	defer func() {
-		if err != nil {
-			s.end()
-		}
-	}()
 	cfg.Logger, cfg.Metrics = logger, bedprom.Handler(s.metrics, logmetrics.New(askLogs(names, s.stores), 0))
+	construct := func(listen string) (_ http.Handler, err error) {
+		cfg.Listen = listen
+		s.console, err = console.NewOn(cfg, shown...)
+		return s.console, err
+	}
 	if cfg.Listen != "" {
-		if err := s.serve(ctx, "console", cfg.Listen, func(address string) (http.Handler, error) {
-			cfg.Listen = address
-			s.console, err = console.NewOn(cfg, shown...)
-			return s.console, err
-		}); err != nil {
-			return nil, err
-		}
+		err = s.serve(ctx, "console", cfg.Listen, construct)
+	} else {
+		_, err = construct(DefaultListen) // for the probes; nobody listens there
 	}
-	if metrics != "" {
-		return s, s.serve(ctx, "metrics", metrics, func(string) (http.Handler, error) { return s.scraped(cfg.Metrics), nil })
+	if err == nil && metrics != "" {
+		err = s.serve(ctx, "metrics", metrics, func(string) (http.Handler, error) { return s.scraped(&cfg), nil })
 	}
-	return s, nil
+	if err != nil {
+		s.end()
+	}
+	return s, err
 }
 
 // serve serves the handler for the address, of which the system may have chosen the port.
@@ -119,46 +116,18 @@ func (s *consoleServer) serve(ctx context.Context, what, listen string, handler 
 	return nil
 }
 
-// scraped is the handler of the metrics alone, under any Host and without a log-in.
-func (s *consoleServer) scraped(metrics http.Handler) http.Handler {
+// scraped is the handler of the metrics and the probes alone, under any Host and without a log-in.
+func (s *consoleServer) scraped(cfg *console.Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if !s.reachable(r.Context()) {
-			http.Error(w, "the transaction log cannot be reached", http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n")
-	})
+	mux.Handle("GET /metrics", cfg.Metrics)
+	probe := func(w http.ResponseWriter, r *http.Request) {
+		_, port, _ := net.SplitHostPort(cfg.Listen)
+		r.Host = net.JoinHostPort("127.0.0.1", port)
+		s.console.ServeHTTP(w, r)
+	}
+	mux.HandleFunc("GET /healthz", probe)
+	mux.HandleFunc("GET /readyz", probe)
 	return mux
-}
-
-// reachable reports whether all logs answer in time.
-func (s *consoleServer) reachable(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
-	defer cancel()
-	answers := make(chan error, len(s.stores)) // a driver may not look at its context
-	for _, store := range s.stores {
-		go func() {
-			if opened := store.Load(); opened != nil {
-				answers <- opened.Ping(ctx)
-				return
-			}
-			answers <- errNotOpen
-		}()
-	}
-	for range s.stores {
-		select {
-		case err := <-answers:
-			if err != nil {
-				return false
-			}
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
 }
 
 // ready gives the console the i-th of its logs.

@@ -77,8 +77,8 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 		return err
 	}
 	d := &delivering{app: a, cfg: cfg, targets: targets, logger: logger, once: once, wait: !once && !exit && !cfg.exitIfLogUnavailable}
-	if cfg.console.Listen+cfg.metrics != "" && !once {
-		if d.served, err = serveConsole(ctx, cfg.console, cfg.metrics, cfg.logs, logger); err != nil {
+	if metrics := string(cfg.metrics.Listen); cfg.console.Listen+metrics != "" && !once {
+		if d.served, err = serveConsole(ctx, cfg.console, metrics, cfg.logs, logger); err != nil {
 			return err
 		}
 		defer d.served.end()
