@@ -299,7 +299,7 @@ func TestNoClientNamesAnotherUserThroughAProxy(t *testing.T) {
 			} {
 				c, f := stage(t, cfg)
 				console.Store(c)
-				status := raw(t, front, attack.request)
+				status := raw(t, "127.0.0.1", front, attack.request)
 				if who := f.actors(); slices.ContainsFunc(who, func(n string) bool { return n != "ann" }) || len(who) > 1 || !attack.allowed && len(who) > 0 {
 					t.Errorf("%s: %s, and the journal names %q", what, status, who)
 				}
@@ -315,28 +315,34 @@ func TestNoClientNamesAnotherUserThroughAProxy(t *testing.T) {
 				c, f := stage(t, cfg)
 				console.Store(c)
 				form := strings.Replace(strings.Replace(park, "/api/v1", "", 1), "Host", "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 8\r\nHost", 1)
-				if status := raw(t, front, form+basic+origin+"\r\nreason=x"); !strings.Contains(status, " 403 ") || len(f.actors()) > 0 {
+				if status := raw(t, "127.0.0.1", front, form+basic+origin+"\r\nreason=x"); !strings.Contains(status, " 403 ") || len(f.actors()) > 0 {
 					t.Errorf("%q: %s, and the journal names %q", origin, status, f.actors())
 				}
-				if status := raw(t, front, "GET /api/v1/entries/"+fakeID(5)+"?reveal=true HTTP/1.1\r\nHost: "+public+"\r\n"+basic+origin+"\r\n"); !strings.Contains(status, " 403 ") {
+				if status := raw(t, "127.0.0.1", front, "GET /api/v1/entries/"+fakeID(5)+"?reveal=true HTTP/1.1\r\nHost: "+public+"\r\n"+basic+origin+"\r\n"); !strings.Contains(status, " 403 ") {
 					t.Errorf("reveal, %q: %s", origin, status)
 				}
 			}
-			// A user who is no operator, and a name under which another site leads here.
+			// Around the proxy, from an address that is not trusted.
 			c, f := stage(t, cfg)
 			console.Store(c)
-			if status := raw(t, front, strings.Replace(park, public, "evil.example.com", 1)+"X-Forwarded-Host: "+public+"\r\n"+basic+body); name == "Caddy" && !strings.Contains(status, " 421 ") {
+			for _, more := range []string{"", "X-Forwarded-For: 127.0.0.1\r\n", "Forwarded: for=127.0.0.1\r\nX-Real-Ip: 127.0.0.1\r\n"} {
+				if status := raw(t, "127.0.0.2", cfg.Listen, park+more+"X-Forwarded-User: ann\r\n"+body); !strings.Contains(status, " 401 ") || len(f.actors()) > 0 {
+					t.Errorf("%q: %s, and the journal names %q", more, status, f.actors())
+				}
+			}
+			// A name under which another site leads here.
+			if status := raw(t, "127.0.0.1", front, strings.Replace(park, public, "evil.example.com", 1)+"X-Forwarded-Host: "+public+"\r\n"+basic+body); name == "Caddy" && !strings.Contains(status, " 421 ") {
 				t.Errorf("another site's name: %s, %q", status, f.actors())
 			}
 		})
 	}
 }
 
-// raw sends bytes as they are, and returns the first line of the answer. It waits until the server
-// has closed the connection, or has answered what it takes for the last request.
-func raw(t *testing.T, to, text string) string {
+// raw sends bytes as they are from an address, and returns the first line of the answer. It waits
+// until the server has closed the connection, or has answered what it takes for the last request.
+func raw(t *testing.T, from, to, text string) string {
 	t.Helper()
-	conn, err := net.Dial("tcp", to)
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to)
 	if err != nil {
 		t.Fatal(err)
 	}
