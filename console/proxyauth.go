@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,14 +76,15 @@ func (a *ProxyAuth) who(r *http.Request, trusted proxies) (p person, err error) 
 	if a.Groups != "" {
 		in = strings.Split(strings.Join(groups, ""), ",")
 	}
-	p = person{names[0], a.Default}
+	p.Name = names[0]
 	for _, name := range in {
 		p.Role = max(p.Role, a.Roles[strings.TrimSpace(name)])
 	}
+	p.Role = cmp.Or(p.Role, a.Default)
 	return p, nil
 }
 
-// nameable reports whether the audit can keep a name.
+// nameable reports whether the audit can keep a name, which is not a token's.
 func nameable(name string) bool {
-	return (ops.By{Who: name}).Check(ops.Retry) == nil && strings.TrimSpace(name) == name
+	return (ops.By{Who: name}).Check(ops.Retry) == nil && strings.TrimSpace(name) == name && !strings.HasPrefix(name, "token ")
 }

@@ -76,7 +76,16 @@ func TestTheProxysUserHasTheRoleOfTheNameAndIsInTheJournal(t *testing.T) {
 			t.Errorf("%q reads: %d", name, w.Code)
 		}
 	}
+	// The role by name holds where it is lower than everybody else's, too.
 	cfg := proxied()
+	cfg.ProxyAuth.Roles, cfg.ProxyAuth.Default = map[string]Role{"ann": Read}, Operate
+	for name, want := range map[string]int{"ann": 403, "bob": 200} {
+		c, _ := stage(t, cfg)
+		if w := send(t, c, parking(map[string][]string{"X-Forwarded-User": {name}}, "10.0.0.5:1")); w.Code != want {
+			t.Errorf("%s, where everybody operates: %d, want %d", name, w.Code, want)
+		}
+	}
+	cfg = proxied()
 	cfg.ProxyAuth.Default = 0
 	c, _ := stage(t, cfg)
 	if w := send(t, c, parking(map[string][]string{"X-Forwarded-User": {"bob"}}, "10.0.0.5:1")); w.Code != 403 {
@@ -135,6 +144,7 @@ func TestNobodyElseCanNameAUser(t *testing.T) {
 		"C1":                             {"10.0.0.5:1", map[string][]string{"X-Forwarded-User": {"ann\u009b"}}},
 		"right to left":                  {"10.0.0.5:1", map[string][]string{"X-Forwarded-User": {"ann\u202e"}}},
 		"no UTF-8":                       {"10.0.0.5:1", map[string][]string{"X-Forwarded-User": {"ann\xff"}}},
+		"the name of a token":            {"10.0.0.5:1", map[string][]string{"X-Forwarded-User": {"token grafana"}}},
 		"underscores":                    {"10.0.0.5:1", map[string][]string{"X_forwarded_user": ann}},
 		"no header":                      {"10.0.0.5:1", nil},
 		"Basic with a forged name":       {"203.0.113.9:1", map[string][]string{"X-Forwarded-User": ann, "Authorization": {"Basic cml0YTpyaXRhLXB3"}}},
