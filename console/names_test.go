@@ -110,7 +110,7 @@ func TestEachDataSourceIsReachedThroughProxiesWhateverItsName(t *testing.T) {
 	}
 }
 
-// A name in the path, escaped, is still that data source, if nothing on the way decodes it.
+// An escaped name in the path is still that data source, unless a proxy decodes it.
 func TestAnEscapedNameInThePathStillWorks(t *testing.T) {
 	t.Parallel()
 	for _, name := range oddNames {

@@ -59,7 +59,7 @@ var errProxyHeader = &failure{status: http.StatusUnauthorized, text: "The log-in
 // maxGroups bounds the header with the groups, in bytes.
 const maxGroups = 16 << 10
 
-// who returns the user that the proxy names; the zero person without the headers.
+// who returns the proxy's user, or the zero person without the headers.
 func (a *ProxyAuth) who(r *http.Request, trusted proxies) (p person, err error) {
 	if a.Header == "" {
 		return p, nil

@@ -162,3 +162,19 @@ func TestBrokerThatStandsStillIsNotWaitedFor(t *testing.T) {
 		must(t, db.Close())
 	}
 }
+
+// Spans name the broker as OpenTelemetry does.
+func TestEachBrokerHasItsNameInOpenTelemetry(t *testing.T) {
+	t.Parallel()
+	want := map[string][2]string{"nats": {"nats://a:4222", "nats"}, "amqp": {"amqp://a:5672/", "rabbitmq"}, "kafka": {"kafka://a:9092", "kafka"}}
+	for driver, read := range brokers.Targets {
+		target, err := read(want[driver][0])
+		must(t, err)
+		if got := target.Dialect.System; got != want[driver][1] || got == "" {
+			t.Errorf("%s is called %q", driver, got)
+		}
+	}
+	if got := broker.AnyForm.System(); got != "watermill" {
+		t.Errorf("an unknown publisher is called %q", got)
+	}
+}
