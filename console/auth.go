@@ -33,10 +33,9 @@ func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 
 // gatekeeper checks log-ins. It is safe for concurrent use.
 type gatekeeper struct {
-	open  bool // nobody has to log in
-	users map[string]User
-	cfg   *Config
-	// proxies are those of cfg.
+	open    bool // nobody has to log in
+	users   map[string]User
+	cfg     *Config
 	proxies proxies
 	slow    *slowly
 

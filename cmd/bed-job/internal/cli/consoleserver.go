@@ -27,8 +27,7 @@ type consoleServer struct {
 	stores  []*atomic.Pointer[ops.Store]
 	console *console.Console
 	servers []*http.Server
-	// ended gets the error of each server.
-	ended chan error
+	ended   chan error // of each server
 	// bus carries a job's events to the metrics.
 	bus     *listener.Bus
 	metrics *bedprom.Collector
