@@ -161,7 +161,9 @@ func failed(span trace.Span, err error, word string, more ...attribute.KeyValue)
 // about describes the entry without secrets. It replaces invalid UTF-8, because an exporter
 // may reject a whole batch for one such text.
 func about(ev listener.Event) []attribute.KeyValue {
-	text := func(key attribute.Key, text string) attribute.KeyValue { return key.String(strings.ToValidUTF8(text, "?")) }
+	text := func(key attribute.Key, text string) attribute.KeyValue {
+		return key.String(strings.ToValidUTF8(text, "?"))
+	}
 	all := []attribute.KeyValue{text("bed.data_source", ev.DataSource), text("bed.entry_id", ev.ID), text("bed.transaction_id", ev.TransactionID)}
 	if len(ev.Statements) == 0 {
 		return all
