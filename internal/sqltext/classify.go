@@ -64,8 +64,7 @@ func (p *reader) whole() Class {
 	}
 }
 
-// Verb returns the verb of a DML, such as INSERT, by the default quoting; empty for any other
-// text.
+// Verb returns the verb of a DML, such as INSERT, by the default quoting; else "".
 func Verb(f Flavor, text string) string {
 	p := &reader{parser: parser{lex: lexer{text: text, flavor: f}}}
 	p.tok = p.lex.next()

@@ -20,8 +20,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// A consoleServer serves the console, the metrics, or both, even before the log is open: the console
-// should show a log that is down.
+// A consoleServer serves the console, the metrics, or both. They show a log that is down, too.
 type consoleServer struct {
 	// stores are those of the logs, in their order; nil while one is not open.
 	stores  []*atomic.Pointer[ops.Store]
