@@ -12,6 +12,8 @@ PAUSE ?= $(BED_SOAK_PAUSE)
 BETWEEN ?= $(BED_SOAK_BETWEEN)
 # How many histories make simulate tries: make simulate SEEDS=100000 SEED=1
 SEEDS ?= 3000
+# The PostgreSQL of make test-postgres: make test-postgres VERSION=14
+VERSION ?= 18
 # Flags of the benchmark: make bench BENCHFLAGS='-sections drain'
 BENCHFLAGS ?=
 export PKG TESTFLAGS
@@ -19,10 +21,10 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help check test screenshots test-mysql-path test-cluster test-tidb test-upgrade test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
+.PHONY: help check test screenshots test-mysql-path test-mysql-target test-postgres test-cluster test-tidb test-upgrade test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 check: ## what to run while working: vet, unit tests, and a test of each promise on real servers
 	@scripts/check.sh
@@ -32,6 +34,12 @@ test: ## vet and test, product packages with the race detector, on real servers 
 
 test-mysql-path: ## test as on MySQL, without what only MariaDB has, on a MariaDB that calls itself MySQL
 	@scripts/mysql-path.sh
+
+test-mysql-target: ## test on a MySQL 5.6 of npm's as target, with the log elsewhere
+	@scripts/test-mysql-target.sh
+
+test-postgres: ## test on a PostgreSQL of npm's: VERSION (18), 14 or 16 to 18
+	@scripts/test-postgres.sh $(VERSION)
 
 test-cluster: ## test on clusters that it starts: Galera, a PostgreSQL with its standby, PgBouncer
 	@scripts/test-cluster.sh

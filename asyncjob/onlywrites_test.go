@@ -93,8 +93,11 @@ func TestEveryFormOfDMLIsStillDelivered(t *testing.T) {
 		},
 	}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		_, target, store := table(t, db), realTarget(t, db), newStore(t)
+		pool, target, store := table(t, db), realTarget(t, db), newStore(t)
 		for _, text := range forms.For(db.Driver) {
+			if !testdb.Knows(t, pool, text) {
+				continue
+			}
 			addFor(t, store, target, false, text)
 			if r := runOnce(t, newJob(t, store, Targets{"orders": target}, brittle())); r.Delivered != 1 {
 				units, _ := store.List(t.Context(), txlog.Filter{})

@@ -8,21 +8,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
-
-# One of each section of docs/guarantees.md that speaks of servers.
-promises=(
-	TestStatusFollowsAPendingWriteToItsEnd TestBedJobServesRealDatabases TestExactlyOnceSurvivesALostAnswer
-	TestKeyLostAnswerIsReadFromTheReceipt TestHTTPResendGetsTheStoredResponseByteForByte
-	TestStagedLoggedGroupIsDeliveredWithoutItsCaller TestEndAsksForTheReceiptOnceTheEntryIsGone TestGroupWaitsForItsLogToTurn
-	TestSoftTransactionSpansDatabases TestUnansweredCommitIsDeliveredWholeByTheRetry
-	TestWritesUnderAnOrderKeyAreDeliveredInTheirOrder TestNothingCommitsUnmetRows TestWriteOnKilledConnectionIsDeliveredOnce
-	TestPoolGetsNoConnectionWithSessionState TestRawReachesTheDriversConnection TestJobStoresInstantsLikeTheWriter
-	TestAPendingWriteIsTheJobsAtOnce TestNoLogLineHoldsAParametersValue
-)
-
-for test in "${promises[@]}"; do
-	grep -q "^func $test(" internal/test/acceptance/*/*_test.go || { say "there is no $test any more: name another test of its promise"; exit 1; }
-done
+# shellcheck source=scripts/tests.sh
+source scripts/tests.sh
 
 # Both hold several words on purpose.
 read -ra packages <<<"${PKG:-./...}"
@@ -37,6 +24,6 @@ if [[ ! ${PKG:-} ]]; then
 		go -C "$module" test -short ${flags[@]+"${flags[@]}"} ./... | { grep -v '\[no test files\]$' || true; } || failed=1
 	done
 	find_servers
-	go test -vet=off -parallel 4 -run "^($(IFS='|'; echo "${promises[*]}"))$" ./internal/test/acceptance/... || failed=1
+	go test -vet=off -parallel 4 -run "$(each_promise)" ./internal/test/acceptance/... || failed=1
 fi
 exit "$failed"

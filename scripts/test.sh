@@ -20,8 +20,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
-
-gotestsum=gotest.tools/gotestsum@v1.13.0
+# shellcheck source=scripts/tests.sh
+source scripts/tests.sh
 
 ensure_race_detector() {
 	race=(-race)
@@ -123,8 +123,6 @@ for module in "${modules[@]}"; do
 done
 [[ ${modules[*]} != *e2e ]] || ensure_browser
 
-format=pkgname-and-test-fails
-[[ " ${flags[*]-} " != *" -v "* ]] || format=standard-verbose
 for module in "${modules[@]}"; do
 	run_tests "$module"
-done | go run "$gotestsum" --format "$format" --format-hide-empty-pkg --raw-command -- cat
+done | report

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -74,6 +76,21 @@ func sessionSetup(f sqltext.Flavor) []string {
 		return []string{"PRAGMA busy_timeout = 10000", "PRAGMA synchronous = FULL"}
 	}
 	return nil
+}
+
+// checkSkipLocked rejects a server whose claims would fail. Some products have backported the
+// clause, so the server's answer decides, not its version.
+func (db *database) checkSkipLocked(ctx context.Context, product, version string) error {
+	older, oldest := dbserver.Older(product, version, true)
+	if !older {
+		return nil
+	}
+	const parseError = 1064
+	if _, err := db.ExecContext(ctx, "SELECT 1 FROM information_schema.tables WHERE 1 = 0 FOR UPDATE SKIP LOCKED"); dberr.Of(err).Number != parseError {
+		return err
+	}
+	return fmt.Errorf("%w: its server, %s %s, has no SKIP LOCKED, by which jobs claim entries: keep the log on %s %s or newer; this server can still be a target",
+		ErrUnusable, product, version, product, oldest)
 }
 
 // pingSome measures the round trip to the database.

@@ -350,6 +350,7 @@ func (w *writer) learn(ctx context.Context) error {
 		product := dbserver.MySQLProduct(version)
 		w.returning = product == "MariaDB"
 		w.db.unlocked = product == "TiDB"
+		return w.db.checkSkipLocked(ctx, product, version)
 	case sqltext.Postgres:
 		w.returning = true
 	case sqltext.SQLite:

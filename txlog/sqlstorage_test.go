@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -52,6 +53,30 @@ func rowCount(t *testing.T, pool *sql.DB) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+func TestServerWithoutSkipLockedHoldsNoLog(t *testing.T) {
+	if os.Getenv(testdb.EnvMySQLLogDSN) == "" {
+		t.Log("runs by make test-mysql-target")
+		return
+	}
+	db := testdb.MySQL(t)
+	_, err := txlog.Open(t.Context(), db.Driver, db.DSN)
+	if !errors.Is(err, txlog.ErrUnusable) || !strings.Contains(err.Error(), "MySQL 8.0 or newer") || !strings.Contains(err.Error(), "SKIP LOCKED") {
+		t.Errorf("got %v", err)
+	}
+	var tables int
+	if err := db.Open(t).QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()").Scan(&tables); err != nil || tables != 0 {
+		t.Errorf("it left %d tables, %v", tables, err)
+	}
+}
+
+func TestServerWithSkipLockedHoldsALogWhateverItsVersion(t *testing.T) {
+	t.Parallel()
+	s := open(t, testdb.PrivateMariaDB(t, "--version=5.7.44-backported").DB(t))
+	if err := s.Add(t.Context(), time.Minute, unit("DELETE FROM a")); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestTheContractIsKeptThroughTheDatabasesPackages(t *testing.T) {

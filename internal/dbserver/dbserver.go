@@ -5,6 +5,7 @@ package dbserver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/internal/tables"
@@ -40,6 +41,25 @@ func Ask(ctx context.Context, q tables.Querier, kind string, log bool) (Server, 
 		return askPostgres(ctx, q)
 	}
 	return Server{}, nil
+}
+
+// oldest are the versions in docs/compatibility.md, for logs; TiDB's are its own.
+var oldest = map[string]string{"MariaDB": "10.6", "MySQL": "8.0", "PostgreSQL": "9.5"}
+
+// oldestTarget is MySQL's for a target.
+const oldestTarget = "5.6"
+
+// Older compares a version with the oldest supported one of its product, which it returns. log is
+// set for the server of the transaction log.
+func Older(product, version string, log bool) (older bool, least string) {
+	if least = oldest[product]; product == "MySQL" && !log {
+		least = oldestTarget
+	}
+	var have, want [2]int
+	// MariaDB may put 5.5.5- in front of its version; a beta of PostgreSQL has one number.
+	_, _ = fmt.Sscanf(strings.TrimPrefix(version, "5.5.5-"), "%d.%d", &have[0], &have[1])
+	_, _ = fmt.Sscanf(least, "%d.%d", &want[0], &want[1])
+	return have[0] > 0 && slices.Compare(have[:], want[:]) < 0, least
 }
 
 func askPostgres(ctx context.Context, q tables.Querier) (s Server, err error) {

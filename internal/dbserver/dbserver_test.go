@@ -53,3 +53,21 @@ func TestAGaleraNodeIsWarnedOfBySettings(t *testing.T) {
 		t.Errorf("%q", w)
 	}
 }
+
+func TestVersionsAreComparedByRole(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		product, version string
+		log, older       bool
+		least            string
+	}{
+		{"MySQL", "5.6.24", true, true, "8.0"}, {"MySQL", "5.6.24", false, false, "5.6"}, {"MySQL", "5.5.62", false, true, "5.6"},
+		{"MySQL", "5.7.44-log", true, true, "8.0"}, {"MySQL", "8.0.36", true, false, "8.0"}, {"MySQL", "9.1.0", true, false, "8.0"},
+		{"MariaDB", "10.5.29-MariaDB", true, true, "10.6"}, {"MariaDB", "5.5.5-10.6.1-MariaDB", true, false, "10.6"}, {"MariaDB", "10.11.6-MariaDB", false, false, "10.6"},
+		{"PostgreSQL", "9.4", true, true, "9.5"}, {"PostgreSQL", "18beta1", true, false, "9.5"}, {"TiDB", "5.7.25-TiDB-v6.1.0", true, false, ""},
+	} {
+		if older, least := Older(c.product, c.version, c.log); older != c.older || least != c.least {
+			t.Errorf("%s %s, log %t: %t, %q", c.product, c.version, c.log, older, least)
+		}
+	}
+}

@@ -16,10 +16,12 @@ import (
 )
 
 // These environment variables locate the shared servers. The DSNs are used unchanged; the ports
-// only replace the usual ones in the search.
+// only replace the usual ones in the search. EnvMySQLLogDSN moves the logs to a server of their own
+// (see [NewLog]).
 const (
 	EnvMySQLDSN     = "BED_TEST_MYSQL_DSN"
 	EnvPostgresDSN  = "BED_TEST_POSTGRES_DSN"
+	EnvMySQLLogDSN  = "BED_TEST_MYSQL_LOG_DSN"
 	EnvMySQLPort    = "BED_TEST_MYSQL_PORT"
 	EnvPostgresPort = "BED_TEST_POSTGRES_PORT"
 )
@@ -29,6 +31,18 @@ const dialTimeout = 30 * time.Second
 var (
 	sharedMySQL    = sync.OnceValues(func() (admin, error) { return findAndSweep(DriverMySQL) })
 	sharedPostgres = sync.OnceValues(func() (admin, error) { return findAndSweep(DriverPostgres) })
+	// sharedMySQLLog is the server for logs if the shared MySQL is too old to hold one.
+	sharedMySQLLog = sync.OnceValues(func() (admin, error) {
+		a := admin{driver: DriverMySQL, dsn: os.Getenv(EnvMySQLLogDSN)}
+		if a.dsn == "" {
+			return sharedMySQL()
+		}
+		err := a.ping()
+		if err == nil {
+			a.sweep()
+		}
+		return a, err
+	})
 )
 
 // Find returns the DSN of the shared server of a driver ("mysql" or "postgres"). Its error lists

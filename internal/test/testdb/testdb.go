@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"iter"
@@ -13,6 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql driver "pgx"
 	_ "modernc.org/sqlite"             // database/sql driver "sqlite"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
 
 // These are the names of the tested databases, as in [DB.Driver].
@@ -145,6 +148,15 @@ func New(t testing.TB, driver string) DB {
 	return By[func(testing.TB) DB]{MySQL: MySQL, Postgres: Postgres, SQLite: SQLite}.For(driver)(t)
 }
 
+// NewLog is New for the database of a transaction log.
+func NewLog(t testing.TB, driver string) DB {
+	t.Helper()
+	if driver == DriverMySQL {
+		return shared(t, driver, sharedMySQLLog)
+	}
+	return New(t, driver)
+}
+
 // Each runs f against every kind of database, in parallel subtests named
 // mysql, postgres and sqlite. With -short there is only the last one, as on MySQL
 // (see [EnvMySQLPath]) only the first.
@@ -164,6 +176,24 @@ func Each(t *testing.T, f func(t *testing.T, db DB)) {
 			f(t, New(t, driver))
 		})
 	}
+}
+
+// Knows reports whether the server of a pool can parse a statement. Otherwise it leaves a skipped
+// subtest for the report.
+func Knows(t *testing.T, pool interface {
+	PrepareContext(context.Context, string) (*sql.Stmt, error)
+}, text string) bool {
+	t.Helper()
+	st, err := pool.PrepareContext(t.Context(), text)
+	if err == nil {
+		_ = st.Close()
+		return true
+	}
+	if code := dberr.Of(err); code.State != "42601" && code.Number != 1064 { // PostgreSQL's and MySQL's syntax errors
+		return true
+	}
+	t.Run("not on this server", func(t *testing.T) { t.Skipf("%s: %v", text, err) })
+	return false
 }
 
 func shared(t testing.TB, driver string, find func() (admin, error)) DB {

@@ -55,15 +55,9 @@ func longerThanDelivery(p *patient, v string) bool { return lasts(p, v) >= p.x.J
 
 // older reports versions before the oldest supported one.
 func older(p *patient, version string) bool {
-	var have, least [2]int
-	// MariaDB may put 5.5.5- in front of its version; a beta of PostgreSQL has one number.
-	_, _ = fmt.Sscanf(strings.TrimPrefix(version, "5.5.5-"), "%d.%d", &have[0], &have[1])
-	_, _ = fmt.Sscanf(oldest[p.product], "%d.%d", &least[0], &least[1])
-	return have[0] > 0 && slices.Compare(have[:], least[:]) < 0
+	older, _ := dbserver.Older(p.product, version, p.isLog)
+	return older
 }
-
-// oldest are the versions in docs/compatibility.md; TiDB's are its own.
-var oldest = map[string]string{"MariaDB": "10.6", "MySQL": "8.0", "PostgreSQL": "9.5"}
 
 // tooShort checks a time after which a setting cuts something off; 0 means never.
 func tooShort(settings string, least time.Duration, means string) check {
@@ -173,7 +167,8 @@ func lookAtSettings(p *patient) {
 	if p.isLog {
 		lost, refused = "a crash of the machine loses entries of writes that were promised to arrive", "the log takes no entries, so that no write is accepted"
 	}
-	fill := strings.NewReplacer("{lost}", lost, "{refused}", refused, "{oldest}", p.product+" "+oldest[p.product])
+	_, oldest := dbserver.Older(p.product, "", p.isLog)
+	fill := strings.NewReplacer("{lost}", lost, "{refused}", refused, "{oldest}", p.product+" "+oldest)
 	for _, c := range checks[p.Driver] {
 		for _, setting := range strings.Fields(c.settings) {
 			if v, known := p.vars[setting]; known && c.wrong(p, v) {

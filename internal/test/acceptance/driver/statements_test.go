@@ -125,6 +125,9 @@ func TestEveryWriteFormIsLoggedAndRunsOnce(t *testing.T) {
 		twin := rig.New(t, rig.FreshLike(t, db)) // what the bare driver makes of it
 		twin.Account(0)
 		for _, f := range append(writeForms[""], writeForms[db.Driver]...) {
+			if !testdb.Knows(t, r.Bare, f.Text) {
+				continue
+			}
 			logged = nil
 			if err := r.Send(f); err != nil {
 				t.Errorf("%q: %v", f.Text, err)

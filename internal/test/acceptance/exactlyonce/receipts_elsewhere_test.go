@@ -83,7 +83,7 @@ func TestReceiptsArePurgedWhereInitConnectLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	admin.User = "root"
-	r := rig.NewWithLog(t, led, testdb.MySQL(t), rig.ExactlyOnce)
+	r := rig.NewWithLog(t, led, testdb.NewLog(t, testdb.DriverMySQL), rig.ExactlyOnce)
 	direct := led
 	direct.DSN = admin.FormatDSN()
 	r.Bare = direct.Open(t)

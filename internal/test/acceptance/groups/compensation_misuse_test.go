@@ -115,7 +115,7 @@ func TestKeyedGroupTakesNoCompensation(t *testing.T) {
 func TestRollbackToDropsTheWayBackToo(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		g := rig.NewGroup(t, rig.FreshLike(t, db), rig.WithGroup)
+		g := rig.NewGroup(t, testdb.NewLog(t, db.Driver), rig.WithGroup)
 		m := group(g)
 		undo := m.Soft.Compensation(m.Ctx)
 		south := bedsql.RequireRows(m.Ctx, 1)
@@ -150,7 +150,7 @@ func TestGroupWhoseWayBackIsRolledBackIsOrdinary(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		rig.EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-			g := rig.NewGroup(t, rig.FreshLike(t, db), rig.WithGroup, guarantee)
+			g := rig.NewGroup(t, testdb.NewLog(t, db.Driver), rig.WithGroup, guarantee)
 			m := group(g)
 			m.Must(m.Tx, rig.Give, -1)
 			m.Stage(m.Ctx, g.Rig.Wrapped, rig.Give, -10)

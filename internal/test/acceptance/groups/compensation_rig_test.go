@@ -25,7 +25,7 @@ func eachKindOfGroup(t *testing.T, db testdb.DB, f func(t *testing.T, g *rig.Gro
 	for _, how := range []string{rig.StagedGroup, rig.WithGroup} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			f(t, rig.NewGroup(t, rig.FreshLike(t, db), how, change...))
+			f(t, rig.NewGroup(t, testdb.NewLog(t, db.Driver), how, change...))
 		})
 	}
 }
@@ -47,7 +47,7 @@ func eachGroupBehindProxy(t *testing.T, f func(t *testing.T, g *rig.GroupRig), c
 // newGroupBehindLogProxy is a staged group with a proxy before its log, north being db.
 func newGroupBehindLogProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (g *rig.GroupRig, p *testproxy.Proxy, logDB testdb.DB) {
 	t.Helper()
-	logDB = rig.FreshLike(t, db)
+	logDB = testdb.NewLog(t, db.Driver)
 	p = testproxy.New(t, logDB.Addr())
 	g = &rig.GroupRig{Rig: rig.NewWithLog(t, db, logDB.Via(p.Addr()), change...), South: rig.NewWithLog(t, rig.FreshLike(t, db), logDB.Via(p.Addr()), change...)}
 	g.Rig.Account(100)

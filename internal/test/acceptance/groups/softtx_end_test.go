@@ -98,7 +98,7 @@ func TestEndGivesEachRefusalAndEachPendingWrite(t *testing.T) {
 func TestEndGivesEachRefusalOfAStagedTransaction(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		rigs := rig.News(t, db)
+		rigs := rig.News(t, testdb.NewLog(t, db.Driver))
 		ctx, tx := rig.Staged(t)
 		for _, r := range rigs {
 			r.Stage(ctx, r.Wrapped, "UPDATE account SET nothing = 1")

@@ -239,7 +239,7 @@ func TestSoftTransactionCommitAfterEndCommitsNothing(t *testing.T) {
 // One soft transaction spans databases of different kinds.
 func TestSoftTransactionSpansDatabases(t *testing.T) {
 	t.Parallel()
-	logDB := testdb.MySQL(t)
+	logDB := testdb.NewLog(t, testdb.DriverMySQL)
 	storage, err := txlog.Open(context.Background(), logDB.Driver, logDB.DSN)
 	if err != nil {
 		t.Fatal(err)

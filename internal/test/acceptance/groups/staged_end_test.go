@@ -89,7 +89,8 @@ func TestStagedAContextThatEndsBeforeEndDiscards(t *testing.T) {
 
 func TestStagedLogDownAtEndMeansNothingAnywhere(t *testing.T) {
 	t.Parallel()
-	rig.EachServer(t, func(t *testing.T, logDB testdb.DB) {
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		logDB := testdb.NewLog(t, db.Driver)
 		p := testproxy.New(t, logDB.Addr())
 		rigs := rig.News(t, logDB.Via(p.Addr()))
 		ctx, st := rig.Staged(t)
@@ -117,7 +118,8 @@ func TestStagedLogDownAtEndMeansNothingAnywhere(t *testing.T) {
 
 func TestStagedLogInDoubtAtEndIsAskedByID(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		logDB := testdb.NewLog(t, db.Driver)
 		rigs := rig.News(t, logDB, rig.ExactlyOnce, func(c *bedsql.Config) {
 			if _, ok := c.Storage.(*inDoubtStorage); !ok {
 				c.Storage = &inDoubtStorage{c.Storage}
@@ -153,7 +155,8 @@ func (s *inDoubtStorage) Add(ctx context.Context, lease time.Duration, units ...
 
 func TestStagedLoggedGroupIsDeliveredWithoutItsCaller(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		logDB := testdb.NewLog(t, db.Driver)
 		ending, end := context.WithCancel(context.Background())
 		rigs := rig.News(t, logDB, rig.ExactlyOnce, func(c *bedsql.Config) {
 			if _, ok := c.Storage.(*rig.HookedStorage); !ok {

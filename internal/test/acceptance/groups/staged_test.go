@@ -26,9 +26,9 @@ func jobForAll(t testing.TB, rigs []*rig.Rig) *asyncjob.Job {
 
 func TestStagedNothingHappensBeforeEnd(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		rig.EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-			rigs := rig.News(t, rig.FreshLike(t, logDB), guarantee)
+			rigs := rig.News(t, testdb.NewLog(t, db.Driver), guarantee)
 			ctx, st := rig.Staged(t)
 			var results []sql.Result
 			for range 2 {
@@ -69,7 +69,8 @@ func TestStagedNothingHappensBeforeEnd(t *testing.T) {
 
 func TestStagedEndLogsEverythingInOneInsert(t *testing.T) {
 	t.Parallel()
-	rig.EachServer(t, func(t *testing.T, logDB testdb.DB) {
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		logDB := testdb.NewLog(t, db.Driver)
 		p := testproxy.New(t, logDB.Addr())
 		rigs := rig.News(t, logDB.Via(p.Addr()))
 		inserts := p.Count(testproxy.Text("/* marked */"))
@@ -98,7 +99,7 @@ func TestStagedDataSourcesAreDeliveredSideBySide(t *testing.T) {
 	for blocked, name := range []string{testdb.DriverMySQL, testdb.DriverPostgres, testdb.DriverSQLite} {
 		t.Run(name+" is locked", func(t *testing.T) {
 			t.Parallel()
-			rigs := rig.News(t, testdb.MySQL(t), rig.ExactlyOnce)
+			rigs := rig.News(t, testdb.NewLog(t, testdb.DriverMySQL), rig.ExactlyOnce)
 			for _, r := range rigs {
 				r.ReceiptTable() // it could not be created in a SQLite file that is locked
 			}

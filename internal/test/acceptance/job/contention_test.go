@@ -35,7 +35,7 @@ func TestContendedSerializableWritesAreNeverParked(t *testing.T) {
 	const writers, each = 32, 25
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
-			logDB := rig.FreshLike(t, db)
+			logDB := testdb.NewLog(t, db.Driver)
 			target := serializable(t, rig.FreshLike(t, db))
 			r := rig.NewWithLog(t, target, logDB, func(c *bedsql.Config) {
 				c.Guarantee, c.Guard = guarantee, bedsql.GuardOff

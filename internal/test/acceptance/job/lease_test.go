@@ -250,7 +250,7 @@ func clockedLog(t testing.TB, driver string) (testdb.DB, func(at time.Time) *txl
 		return s
 	}
 	if driver == testdb.DriverMySQL {
-		db := testdb.MySQL(t)
+		db := testdb.NewLog(t, driver)
 		return db, func(at time.Time) *txlog.SQLStorage {
 			return open(rig.WithParam(db, "timestamp", fmt.Sprint(at.Unix())).DSN)
 		}

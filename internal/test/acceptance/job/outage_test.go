@@ -139,7 +139,7 @@ func TestOversizedStatementIsNotRetriedForever(t *testing.T) {
 			if args == nil {
 				query = fmt.Sprintf("INSERT INTO doc VALUES (1, '%s')", strings.Repeat("x", 200<<10))
 			}
-			r := rig.NewWithLog(t, server.DB(t), testdb.MySQL(t))
+			r := rig.NewWithLog(t, server.DB(t), testdb.NewLog(t, testdb.DriverMySQL))
 			r.Exec("CREATE TABLE doc (id INT PRIMARY KEY, body LONGTEXT)")
 			r.Account(1)
 			leave(r, 1, query, args...)

@@ -157,7 +157,7 @@ func TestJobDeliversIntoTheApplicationsCurrentDatabase(t *testing.T) {
 				if !applicationIsLed {
 					app, job, place, other = direct, led, other, place
 				}
-				r := rig.NewWithLog(t, app, testdb.MySQL(t), rig.NoSyncRetry, func(c *bedsql.Config) { c.Guarantee = guarantee })
+				r := rig.NewWithLog(t, app, testdb.NewLog(t, testdb.DriverMySQL), rig.NoSyncRetry, func(c *bedsql.Config) { c.Guarantee = guarantee })
 				r.Bare = direct.Open(t)
 				r.Exec("CREATE DATABASE elsewhere", "CREATE TABLE elsewhere.said (id INT)", "CREATE TABLE said (id INT)")
 				pool := r.Open(app.DSN)
@@ -201,7 +201,7 @@ func TestJobHasWhatInitConnectSetForApplications(t *testing.T) {
 				t.Fatal(err)
 			}
 			admin.User = "root"
-			r := rig.NewWithLog(t, led, testdb.MySQL(t), rig.NoSyncRetry)
+			r := rig.NewWithLog(t, led, testdb.NewLog(t, testdb.DriverMySQL), rig.NoSyncRetry)
 			r.Exec("CREATE TABLE said (id INT, how TEXT)",
 				"CREATE TRIGGER says BEFORE INSERT ON said FOR EACH ROW SET NEW.how = CONCAT_WS('|', @`the tenant`, 'ab' REGEXP 'a b')")
 			pool := r.Open(led.DSN)

@@ -125,7 +125,7 @@ func TestEntryWithoutSessionIsDeliveredByItsAccount(t *testing.T) {
 		t.Run(fmt.Sprint("mysql, ", guarantee), func(t *testing.T) {
 			t.Parallel()
 			db := rig.WithDefaults(t, "--init-connect=SET time_zone = '+09:00'") // not for root
-			r := rig.NewWithLog(t, db, testdb.MySQL(t), rig.NoSyncRetry, func(c *bedsql.Config) { c.Guarantee = guarantee })
+			r := rig.NewWithLog(t, db, testdb.NewLog(t, testdb.DriverMySQL), rig.NoSyncRetry, func(c *bedsql.Config) { c.Guarantee = guarantee })
 			r.Exec("CREATE TABLE said (id INT, zone TEXT DEFAULT (@@time_zone))")
 			cfg, err := mysql.ParseDSN(db.DSN)
 			if err != nil {

@@ -121,7 +121,8 @@ func TestKeyOfAPendingWriteIsTaken(t *testing.T) {
 // The first sending breaks off half-way.
 func TestKeyResendAppliesTheMissingParts(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		logDB := testdb.NewLog(t, db.Driver)
 		rigs := rig.News(t, logDB)
 		parts := []string{"", "stock", "audit"}
 		for i, stopsAfter := range []int{4, -1, -1} {

@@ -194,7 +194,8 @@ func TestKeyARollbackLeavesNoReceipt(t *testing.T) {
 
 func TestKeyRepeatedStagedGroupIsAnsweredAlike(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		logDB := testdb.NewLog(t, db.Driver)
 		rigs := rig.News(t, logDB)
 		send := func(by int) (results []sql.Result, replayed bool, err error) {
 			t.Helper()

@@ -182,7 +182,7 @@ func TestLockTimeoutRollsBackStatementOrTransaction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := testdb.PrivateMariaDB(t, c.option, "--innodb-lock-wait-timeout=1")
-			r := rig.NewWithLog(t, server.DB(t), testdb.MySQL(t))
+			r := rig.NewWithLog(t, server.DB(t), testdb.NewLog(t, testdb.DriverMySQL))
 			r.Account(1, 2, 3)
 			free := r.BlockRow(2)
 			tx := r.Begin()

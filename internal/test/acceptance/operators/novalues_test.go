@@ -77,7 +77,7 @@ func TestNoLogLineHoldsAParametersValue(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
 			var lines rig.LogLines
-			logDB := rig.FreshLike(t, db)
+			logDB := testdb.NewLog(t, db.Driver)
 			db := db
 			if guarantee == bedsql.ExactlyOnce {
 				db = rig.FreshLike(t, db)

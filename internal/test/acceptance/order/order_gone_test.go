@@ -147,7 +147,7 @@ func TestDecisionFreesTheNextThoughTheTablesCameLater(t *testing.T) {
 func TestCommitWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, db, func(c *bedsql.Config) { c.AttemptTimeout, c.RetryTimeout = rig.Patience, 2*rig.Patience })
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver), func(c *bedsql.Config) { c.AttemptTimeout, c.RetryTimeout = rig.Patience, 2*rig.Patience })
 		p := testproxy.New(t, w.HomeDB.Addr())
 		p.SpareErasing()
 		w.Home = w.Open(w.HomeDB.Via(p.Addr()).DSN)

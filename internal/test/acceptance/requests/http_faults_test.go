@@ -206,7 +206,7 @@ func TestHTTPGroupsOfARequestShareItsFate(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				w := rig.NewWith(t, rig.FreshLike(t, db))
+				w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 				status := 500
 				home := &rig.Rig{T: t, DB: w.HomeDB, Cfg: w.Cfg}
 				s := rig.NewService(t, home, func(rw http.ResponseWriter, r *http.Request) {
@@ -241,7 +241,7 @@ func TestHTTPGroupsOfARequestShareItsFate(t *testing.T) {
 func TestHTTPGroupIsDeliveredByTheJobIfTheProcessEndsAfterCommit(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, rig.FreshLike(t, db))
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 		home := &rig.Rig{T: t, DB: w.HomeDB, Cfg: w.Cfg}
 		s := rig.NewService(t, home, func(_ http.ResponseWriter, r *http.Request) {
 			ctx, soft, err := bedsql.Begin(r.Context(), bedsql.WithTx(bedhttp.Tx(r.Context())))
@@ -320,7 +320,7 @@ func (r *recorded) Write(p []byte) (int, error) {
 func TestHTTPGroupOfWhichAPartIsRefusedIsUndone(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		g := rig.NewGroup(t, rig.FreshLike(t, db), rig.WithGroup)
+		g := rig.NewGroup(t, testdb.NewLog(t, db.Driver), rig.WithGroup)
 		s := rig.NewService(t, &rig.Rig{T: t, DB: g.AtHome.DB, Bare: g.AtHome.Bare, Cfg: g.Cfg}, func(_ http.ResponseWriter, r *http.Request) {
 			m := &rig.Turning{GroupRig: g, Tx: bedhttp.Tx(r.Context())}
 			var err error

@@ -28,7 +28,7 @@ func NewGroup(t testing.TB, db testdb.DB, how string, change ...func(*bedsql.Con
 	t.Helper()
 	log := db
 	if how == StagedGroup || db.Driver == testdb.DriverMySQL {
-		log = FreshLike(t, db)
+		log = testdb.NewLog(t, db.Driver)
 	}
 	g := &GroupRig{}
 	g.Rig = NewWithLog(t, FreshLike(t, db), log, change...)

@@ -78,7 +78,7 @@ func NewBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) 
 // questions to the log bypass it.
 func NewLogBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (*Rig, *testproxy.Proxy) {
 	t.Helper()
-	logDB := FreshLike(t, db)
+	logDB := testdb.NewLog(t, db.Driver)
 	r := NewWithLog(t, db, logDB)
 	p := testproxy.New(t, logDB.Addr())
 	storage, err := txlog.Open(context.Background(), logDB.Driver, logDB.Via(p.Addr()).DSN)

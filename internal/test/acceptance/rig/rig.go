@@ -165,7 +165,7 @@ var Registered atomic.Int64
 // New sets up db. change may alter the configuration before it is registered.
 func New(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) *Rig {
 	t.Helper()
-	logDB := FreshLike(t, db)
+	logDB := testdb.NewLog(t, db.Driver)
 	return NewWithLog(t, db, logDB, change...)
 }
 

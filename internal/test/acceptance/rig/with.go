@@ -26,7 +26,7 @@ func NewWith(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) *WithRi
 	t.Helper()
 	log := db
 	if db.Driver == testdb.DriverMySQL {
-		log = FreshLike(t, db)
+		log = testdb.NewLog(t, db.Driver)
 	}
 	w := &WithRig{Rig: NewWithLog(t, FreshLike(t, db), log, change...), HomeDB: db, Bare: db.Open(t)}
 	w.Account(100, 100)
@@ -44,7 +44,7 @@ func EachWith(t *testing.T, f func(t *testing.T, w *WithRig)) {
 	t.Helper()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-			f(t, NewWith(t, FreshLike(t, db), guarantee))
+			f(t, NewWith(t, testdb.NewLog(t, db.Driver), guarantee))
 		})
 	})
 }

@@ -24,7 +24,7 @@ func TestAnsweredWriteIsCommittedWhateverTheServerDefaults(t *testing.T) {
 			db := rig.WithDefaults(t, args...)
 			for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
 				var hook *logtest.Hook
-				r := rig.NewWithLog(t, db, testdb.MySQL(t), rig.Collecting(&hook), rig.NoSyncRetry, func(c *bedsql.Config) { c.Guarantee = guarantee })
+				r := rig.NewWithLog(t, db, testdb.NewLog(t, testdb.DriverMySQL), rig.Collecting(&hook), rig.NoSyncRetry, func(c *bedsql.Config) { c.Guarantee = guarantee })
 				bare, err := r.Bare.Conn(t.Context())
 				if err != nil {
 					t.Fatal(err)

@@ -55,7 +55,7 @@ func TestWriteTooLargeForItsLogIsRefused(t *testing.T) {
 			t.Parallel()
 			db := testdb.Postgres(t)
 			p := testproxy.New(t, db.Addr())
-			r := rig.NewWithLog(t, db, testdb.MySQL(t), rig.NoSyncRetry, func(cfg *bedsql.Config) { cfg.Logging = c.logging })
+			r := rig.NewWithLog(t, db, testdb.NewLog(t, testdb.DriverMySQL), rig.NoSyncRetry, func(cfg *bedsql.Config) { cfg.Logging = c.logging })
 			r.Wrapped = r.Open(db.Via(p.Addr()).DSN)
 			r.Exec("CREATE TABLE file (id INT PRIMARY KEY, content BYTEA)")
 			if err := storesBlob(t.Context(), r, nil); err != nil {

@@ -17,7 +17,7 @@ import (
 func eachMySQLWith(t *testing.T, f func(t *testing.T, w *rig.WithRig)) {
 	t.Helper()
 	rig.EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-		f(t, rig.NewWith(t, testdb.MySQL(t), guarantee))
+		f(t, rig.NewWith(t, testdb.NewLog(t, testdb.DriverMySQL), guarantee))
 	})
 }
 

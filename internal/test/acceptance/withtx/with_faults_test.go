@@ -33,7 +33,7 @@ func eachWithServer(t *testing.T, f func(t *testing.T, w *rig.WithRig)) {
 	t.Helper()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		rig.EachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
-			f(t, rig.NewWith(t, rig.FreshLike(t, db), guarantee))
+			f(t, rig.NewWith(t, testdb.NewLog(t, db.Driver), guarantee))
 		})
 	})
 }
@@ -146,7 +146,7 @@ func TestLateCommitOfWithIsDeliveredByTheJob(t *testing.T) {
 func TestEndOvertakenByJobAndPurgeAppliesNothingTwice(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, rig.FreshLike(t, db), rig.ExactlyOnce, func(c *bedsql.Config) { c.ReceiptRetention = time.Millisecond })
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver), rig.ExactlyOnce, func(c *bedsql.Config) { c.ReceiptRetention = time.Millisecond })
 		b := w.Begun()
 		b.Records(1)
 		b.Commit()
@@ -263,7 +263,7 @@ func TestWithWhereTheLogIsNotAtHome(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				w := rig.NewWith(t, rig.FreshLike(t, db))
+				w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 				elsewhere(t, w)
 				b := w.Begun()
 				wantNotHome(b)
@@ -289,7 +289,7 @@ func TestWithOnAnotherServerIsNotHome(t *testing.T) {
 		for name, hasLog := range map[string]bool{"without a log": false, "with a log of its own": true} {
 			{
 				t.Run(name, func(t *testing.T) {
-					w := rig.NewWith(t, rig.FreshLike(t, db))
+					w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 					w.HomeDB = server.DB(t)
 					if db.Driver == testdb.DriverMySQL {
 						server.Exec("CREATE DATABASE " + w.LogDB.Name)
@@ -344,7 +344,7 @@ func TestWithNeedsRightsOnTheLog(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		for _, lacks := range []string{"everything", "INSERT", "SELECT"} {
-			w := rig.NewWith(t, rig.FreshLike(t, db))
+			w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 			name := fmt.Sprintf("w%d", time.Now().UnixNano()%1e12)
 			var statements []string
 			if db.Driver == testdb.DriverMySQL {

@@ -48,7 +48,7 @@ func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
 func TestKeyedTransactionAtHomeRecordsOnce(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, rig.FreshLike(t, db))
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 		for i := range 2 {
 			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
 			tx, err := w.Home.BeginTx(ctx, nil)
@@ -111,7 +111,7 @@ func TestSessionOfWithDoesNotChangeItsEntries(t *testing.T) {
 		testdb.DriverPostgres: {"SET standard_conforming_strings = off", "SET search_path = pg_catalog", "SET default_transaction_isolation = 'serializable'"},
 	} {
 		for _, text := range settings {
-			w := rig.NewWith(t, testdb.New(t, driver))
+			w := rig.NewWith(t, testdb.NewLog(t, driver))
 			w.Exec("CREATE TABLE words (id INT PRIMARY KEY, word VARCHAR(100) NOT NULL)")
 			conn, err := w.Home.Conn(context.Background())
 			if err != nil {

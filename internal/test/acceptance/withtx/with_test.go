@@ -164,7 +164,7 @@ func TestEndAsksForTheReceiptOnceTheEntryIsGone(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		log := &taken{}
-		w := rig.NewWith(t, db, rig.ExactlyOnce, func(c *bedsql.Config) { log.SQLStorage, c.Storage = c.Storage.(*txlog.SQLStorage), log })
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver), rig.ExactlyOnce, func(c *bedsql.Config) { log.SQLStorage, c.Storage = c.Storage.(*txlog.SQLStorage), log })
 		p := behindProxy(w)
 		b := w.Begun()
 		takes(b)
@@ -252,7 +252,7 @@ func TestLocalTransactionInsideWithJoinsAtItsCommit(t *testing.T) {
 func TestWithRefusesWritesToItsOwnDatabase(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, db)
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 		b := w.Begun()
 		if _, err := w.Home.ExecContext(b.Ctx, w.Q(rig.Increment), 1, 1); err == nil || !strings.Contains(err.Error(), "send it through that transaction") {
 			t.Errorf("a write through the pool says %v", err)
@@ -378,7 +378,7 @@ func TestWithKeepsTextsOfEveryKind(t *testing.T) {
 func TestWithWantsAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		w := rig.NewWith(t, db)
+		w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 		bare, err := w.Bare.Begin()
 		if err != nil {
 			t.Fatal(err)

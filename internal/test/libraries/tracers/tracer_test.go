@@ -175,7 +175,7 @@ func TestTracerAroundBedKeepsGroupsOfRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-				w := rig.NewWith(t, db)
+				w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
 				home := &rig.Rig{T: t, DB: w.HomeDB, Cfg: w.Cfg}
 				pool := open(t, home)
 				t.Cleanup(func() { _ = pool.Close() })

@@ -2,7 +2,8 @@
 // so that both look in the same places.
 //
 //	testserver find mysql|postgres     prints the DSN of the shared server
-//	testserver serve mysql|postgres    starts one, prints its DSN, and ends it
+//	testserver serve mysql|postgres|mysql-5.6
+//	                                   starts one, prints its DSN, and ends it
 //	                                   when its standard input is closed; if
 //	                                   it is killed, the server dies too
 package main
@@ -24,7 +25,7 @@ func main() {
 }
 
 func run(args []string) error {
-	usage := errors.New("usage: testserver find|serve mysql|postgres")
+	usage := errors.New("usage: testserver find mysql|postgres, testserver serve mysql|postgres|mysql-5.6")
 	if len(args) != 2 {
 		return usage
 	}
