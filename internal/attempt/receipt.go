@@ -123,7 +123,7 @@ func byIDs(ctx context.Context, d *dialect.Dialect, conn driver.Conn, s idsSQL, 
 			if isArray {
 				values = append(values, sqltext.Array(some))
 			} else {
-				text += sqltext.List(len(some), `?`, `, `) + s[1]
+				text += sqltext.List(len(some), `?`, `, `) + strings.ReplaceAll(s[1], rowCount, strconv.Itoa(len(some)))
 				for _, id := range some {
 					values = append(values, id)
 				}
@@ -246,6 +246,15 @@ type receiptSQL struct {
 // parameter, and the first half is the whole statement.
 type idsSQL [2]string
 
+// rowCount stands for the number of ids in an idsSQL.
+const rowCount = "{rows}"
+
+// byKey ends an idsSQL. With a LIMIT below the table's size MySQL's optimizer uses the key; else it
+// may read a small table whole, and wait for the rows of other writers.
+func byKey(f sqltext.Flavor) string {
+	return f.Pick(sqltext.Texts{MySQL: ` LIMIT ` + rowCount, Postgres: ``, SQLite: ``})
+}
+
 // receiptTexts keeps each receiptSQL, by receiptsAt.
 var receiptTexts sync.Map
 
@@ -305,7 +314,7 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
 		if f == sqltext.Postgres {
 			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
 		}
-		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second)}
+		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second + byKey(f))}
 	}
 	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
 	create := unplaced(`CREATE TABLE IF NOT EXISTS bed_receipt (

@@ -46,7 +46,7 @@ func (f Flavor) SessionClock() string {
 // contains no other ?; {now} is the clock, {sql} the column name sql, which is a keyword.
 // {by key} begins a DELETE that names rows by primary key. It makes MariaDB's optimizer use
 // that key even in statements that allow no hint: mysql_delete() passes sql_safe_updates on
-// as force_quick_range. MySQL reads it as a comment (there a hint does it, for many rows);
+// as force_quick_range. MySQL reads it as a comment (there a hint or a LIMIT does it);
 // elsewhere it is empty.
 func (f Flavor) Text(statement string) string {
 	statement = strings.NewReplacer("{now}", f.Clock(), "{sql}", f.Pick(Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`}),

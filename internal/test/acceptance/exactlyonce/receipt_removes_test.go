@@ -17,7 +17,7 @@ import (
 func TestEntryWithReceiptIsRemovedWhateverFails(t *testing.T) {
 	t.Parallel()
 	harms := map[string]func(r *rig.Rig, tgt *delivery.Target){
-		"its column is renamed": func(r *rig.Rig, _ *delivery.Target) { r.Exec("ALTER TABLE account RENAME COLUMN balance TO amount") },
+		"its column is renamed": func(r *rig.Rig, _ *delivery.Target) { r.RenameBalance() },
 		"its table is renamed":  func(r *rig.Rig, _ *delivery.Target) { r.Exec("ALTER TABLE account RENAME TO ledger") },
 		"its entry cannot be read": func(r *rig.Rig, _ *delivery.Target) {
 			r.ExecLog("UPDATE transaction_log SET parameters = 'unreadable'")

@@ -18,7 +18,7 @@ import (
 // reader returns the DSN of an account with rights on the table account alone.
 func reader(r *rig.Rig, rights string) (dsn string) {
 	limited, _ := r.WithoutCreate()
-	name := "lim_" + limited.Name[max(0, len(limited.Name)-24):]
+	name := rig.LimitedAccount(limited)
 	if r.DB.Driver == testdb.DriverMySQL {
 		r.Exec("REVOKE ALL ON "+limited.Name+".* FROM "+name, "GRANT "+rights+" ON "+limited.Name+".account TO "+name)
 	} else {
@@ -67,7 +67,7 @@ func TestReadOnlyTransactionNeedsNoReceiptTable(t *testing.T) {
 
 // receiptRights grants or revokes rights of the account of reader on the table of receipts.
 func receiptRights(r *rig.Rig, change, rights string) {
-	name := "lim_" + r.DB.Name[max(0, len(r.DB.Name)-24):]
+	name := rig.LimitedAccount(r.DB)
 	on := "bed_receipt"
 	if r.DB.Driver == testdb.DriverMySQL {
 		on = r.DB.Name + "." + on

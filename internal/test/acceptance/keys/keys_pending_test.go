@@ -159,13 +159,15 @@ func TestKeyLostAnswerIsReadFromTheReceipt(t *testing.T) {
 		rig.WaitFor(t, "the answer is lost", struck)
 		rig.WantReplayed(t, replayed, false)
 		rig.WantRows(t, res, 2)
-		struck = p.CutAfter(c.Match)
-		ctx, _ := rig.Keyed("rows")
-		var id int
-		if err := r.Wrapped.QueryRowContext(ctx, r.Q("INSERT INTO item (name) VALUES (?) RETURNING id"), "a").Scan(&id); err != nil || id != 1 {
-			t.Errorf("RETURNING gives %d, %v; want 1", id, err)
+		if r.Returns(t) {
+			struck = p.CutAfter(c.Match)
+			ctx, _ := rig.Keyed("rows")
+			var id int
+			if err := r.Wrapped.QueryRowContext(ctx, r.Q("INSERT INTO item (name) VALUES (?) RETURNING id"), "a").Scan(&id); err != nil || id != 1 {
+				t.Errorf("RETURNING gives %d, %v; want 1", id, err)
+			}
+			rig.WaitFor(t, "the answer is lost", struck)
 		}
-		rig.WaitFor(t, "the answer is lost", struck)
 		r.WantBalances(101, 101)
 		rig.Eventually(t, "the log is empty", func() bool { return r.Left() == 0 })
 	})

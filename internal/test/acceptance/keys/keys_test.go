@@ -60,6 +60,9 @@ func TestKeyRETURNINGSentAgainGivesTheSameRows(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := rig.New(t, db)
 		items(r)
+		if !r.Returns(t) {
+			return
+		}
 		at := time.Date(2024, 2, 29, 12, 30, 0, 123456000, time.UTC)
 		type answer struct {
 			columns, types []string
@@ -116,6 +119,7 @@ func TestKeyRepeatedTransactionIsAnsweredAlike(t *testing.T) {
 		r := rig.New(t, db)
 		r.Account(100, 100)
 		items(r)
+		returns := r.Returns(t)
 		for i := range 3 {
 			ctx, tx, k := r.BeginUnder("transfer")
 			first := r.Stage(ctx, tx, rig.Increment, -10, 1)
@@ -128,7 +132,9 @@ func TestKeyRepeatedTransactionIsAnsweredAlike(t *testing.T) {
 			inserted := r.Stage(ctx, tx, "INSERT INTO item (name) VALUES (?)", "rolled back")
 			r.Must(tx, "ROLLBACK TO SAVEPOINT a")
 			var id int
-			if err := tx.QueryRowContext(ctx, r.Q("INSERT INTO item (id, name) VALUES (?, ?) RETURNING id"), 7, "kept").Scan(&id); err != nil || id != 7 {
+			if !returns {
+				r.Must(tx, "INSERT INTO item (id, name) VALUES (?, ?)", 7, "kept")
+			} else if err := tx.QueryRowContext(ctx, r.Q("INSERT INTO item (id, name) VALUES (?, ?) RETURNING id"), 7, "kept").Scan(&id); err != nil || id != 7 {
 				t.Errorf("RETURNING gives %d, %v; want 7", id, err)
 			}
 			rig.WantReplayed(t, k.Replayed(), false)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -85,7 +86,10 @@ func TestTransactionLostDuringAQueryIsLost(t *testing.T) {
 			t.Parallel()
 			r := rig.New(t, rig.FreshLike(t, db), rig.ExactlyOnce)
 			r.Account(1, 2)
-			r.Exec("CREATE TABLE big (id INT PRIMARY KEY, pad VARCHAR(2000))", "INSERT INTO big SELECT seq, REPEAT('x', 2000) FROM seq_1_to_20000")
+			r.Exec("CREATE TABLE big (id INT PRIMARY KEY, pad VARCHAR(2000))", "INSERT INTO big VALUES (1, REPEAT('x', 2000))")
+			for rows := 1; rows < 20000; rows *= 2 {
+				r.Exec(fmt.Sprintf("INSERT INTO big SELECT id + %d, pad FROM big", rows))
+			}
 			tx := r.Begin()
 			r.Must(tx, rig.SetBalance, 10, 1)
 			var id int

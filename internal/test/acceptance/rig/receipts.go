@@ -23,13 +23,16 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
+// LimitedAccount is the account of WithoutCreate. MySQL 5.6 takes 16 characters.
+func LimitedAccount(db testdb.DB) string { return "lim_" + db.Name[max(0, len(db.Name)-12):] }
+
 // WithoutCreate returns the target for an account that may read and write existing tables but
 // create none. grant gives it a new table.
 func (r *Rig) WithoutCreate() (limited testdb.DB, grant func(table string)) {
 	r.T.Helper()
 	limited = r.DB
 	const password = "limited"
-	name := "lim_" + limited.Name[max(0, len(limited.Name)-24):]
+	name := LimitedAccount(limited)
 	if r.DB.Driver == testdb.DriverMySQL {
 		r.Exec("CREATE USER "+name+" IDENTIFIED BY '"+password+"'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+limited.Name+".* TO "+name)
 		r.T.Cleanup(func() { r.Exec("DROP USER " + name) })

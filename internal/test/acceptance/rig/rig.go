@@ -82,6 +82,20 @@ func (r *Rig) OnTarget(f func(*dialect.Dialect, driver.Conn) attempt.Outcome) at
 	return f(tgt.Dialect, conn)
 }
 
+// Returns reports whether writes can return rows on the target. Elsewhere it leaves a skipped
+// subtest for the report.
+func (r *Rig) Returns(t *testing.T) bool {
+	t.Helper()
+	return testdb.Knows(t, r.Bare, "INSERT INTO account VALUES (9, 9) RETURNING id")
+}
+
+// RenameBalance takes the column of the balance away, and gives it another name.
+func (r *Rig) RenameBalance() {
+	r.T.Helper()
+	const rename = "ALTER TABLE account RENAME COLUMN balance TO amount"
+	r.Exec(testdb.By[string]{MySQL: "ALTER TABLE account CHANGE balance amount INT NOT NULL", Postgres: rename, SQLite: rename}.For(r.DB.Driver))
+}
+
 // ExactlyOnce turns the guarantee on.
 func ExactlyOnce(cfg *bedsql.Config) { cfg.Guarantee = bedsql.ExactlyOnce }
 

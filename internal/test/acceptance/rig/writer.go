@@ -31,14 +31,18 @@ func (p *Process) Proceed() {
 	}
 }
 
-// Waiting counts the target's sessions waiting for a lock. MariaDB reports no such waits as they
-// happen, but a statement on a row or two takes that long only in a lock wait.
+// Waiting counts the target's sessions waiting for a lock. MariaDB and MySQL report no such waits as
+// they happen, but a statement on a row or two takes that long only in a lock wait.
 func (r *Rig) Waiting() int {
 	r.T.Helper()
 	if r.DB.Driver == testdb.DriverPostgres {
 		return r.Count("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 	}
-	return r.Count("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info IS NOT NULL AND time_ms > 300")
+	long := "time_ms > 300"
+	if r.Count("SELECT COUNT(*) FROM information_schema.columns WHERE table_name = 'PROCESSLIST' AND column_name = 'TIME_MS'") == 0 { // MySQL
+		long = "time > 0"
+	}
+	return r.Count("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info IS NOT NULL AND " + long)
 }
 
 // WriterTask is what the program "writer" is to do: one unit of writes

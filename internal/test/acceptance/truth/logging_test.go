@@ -69,7 +69,7 @@ func TestRuleHoldsAlongsideAndOnFailure(t *testing.T) {
 					f.loggingTables()
 					row := 0
 					for _, w := range loggedWorks {
-						if w.onlyOnce && guarantee != bedsql.ExactlyOnce {
+						if w.onlyOnce && guarantee != bedsql.ExactlyOnce || w.name == "RETURNING" && !f.Returns(t) {
 							continue
 						}
 						// After this, a connector knows its target.

@@ -26,6 +26,9 @@ func TestQueryRowIsDeliveredDespiteLateContextEnd(t *testing.T) {
 			}}
 		})
 		r.Account()
+		if !r.Returns(t) {
+			return
+		}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		end = cancel
@@ -126,8 +129,10 @@ func TestOutcomesOfWhatTheDatabaseAnswers(t *testing.T) {
 		}
 		_, err = tx.Exec("INSERT INTO account VALUES (2, 5)")
 		rig.WantOutcomeOf(t, "after the end of its local transaction", err, bedsql.OutcomeNotAccepted)
-		err = r.Wrapped.QueryRow("INSERT INTO account VALUES (3, 5) RETURNING id").Scan(new(sql.NullTime))
-		rig.WantOutcomeOf(t, "a row that cannot be scanned", err, bedsql.OutcomeDelivered)
+		if r.Returns(t) {
+			err = r.Wrapped.QueryRow("INSERT INTO account VALUES (3, 5) RETURNING id").Scan(new(sql.NullTime))
+			rig.WantOutcomeOf(t, "a row that cannot be scanned", err, bedsql.OutcomeDelivered)
+		}
 
 		take := func(n int) error {
 			ctx, _ := bedsql.WithIdempotencyKey(context.Background(), "request")

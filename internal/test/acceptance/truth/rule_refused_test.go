@@ -48,19 +48,33 @@ var refusals = []refusal{
 	{name: "trigger", query: "INSERT INTO forbidden VALUES (1)", own: true},
 }
 
+// bare is the bare driver's error; nil if the database does not refuse it.
+func (c *refusal) bare(t *testing.T, r *rig.Rig) error {
+	t.Helper()
+	if c.only != "" && c.only != r.DB.Driver {
+		return nil
+	}
+	_, err := r.Bare.Exec(r.Q(c.query), c.args...)
+	switch {
+	case err != nil:
+	case c.name == "check" && r.Count("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'information_schema' AND table_name = 'CHECK_CONSTRAINTS'") == 0:
+		r.Exec("DELETE FROM guarded WHERE id = 2")
+		t.Run("check", func(t *testing.T) { t.Skip("the server reads CHECK constraints, and ignores them") })
+	default:
+		t.Fatalf("%s: the bare driver accepts it", c.name)
+	}
+	return err
+}
+
 func TestRuleRefusedIsTheDriversOwnError(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := rig.New(t, rig.Enforced(db))
 		r.Guarded()
 		for i, c := range refusals {
-			if c.only != "" && c.only != db.Driver {
-				continue
-			}
-			query := r.Q(c.query)
-			_, want := r.Bare.Exec(query, c.args...)
+			query, want := r.Q(c.query), c.bare(t, r)
 			if want == nil {
-				t.Fatalf("%s: the bare driver accepts it", c.name)
+				continue
 			}
 			before := r.Counters.Refused.Load()
 			_, err := r.Wrapped.Exec(query, c.args...)
