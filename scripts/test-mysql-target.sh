@@ -20,8 +20,16 @@ say "mysql: started MySQL 5.6 at $dsn"
 
 # Both hold several words on purpose.
 acceptance=./internal/test/acceptance
-read -ra packages <<<"${PKG:-$acceptance/truth $acceptance/exactlyonce $acceptance/localtx $acceptance/groups $acceptance/keys}"
+read -ra packages <<<"${PKG:-./bedsql/mysql $acceptance/truth $acceptance/exactlyonce $acceptance/localtx $acceptance/groups $acceptance/keys $acceptance/order}"
 read -ra flags <<<"${TESTFLAGS:-}"
 say "skipped everywhere: the subtests postgres and sqlite"
-say "go test ${flags[*]-} ${packages[*]}"
-go test -json -count=1 -vet=off -timeout 45m -p 2 -parallel 4 -skip '/^(postgres|sqlite)$' ${flags[@]+"${flags[@]}"} "${packages[@]}" | report
+go_test() {
+	say "go test $*" >&2
+	go test -json -count=1 -vet=off -timeout 45m -p 2 -parallel 4 -skip '/^(postgres|sqlite)$' ${flags[@]+"${flags[@]}"} "$@"
+}
+{
+	failed=0
+	[[ ${PKG:-} ]] || go_test -run '^TestServerWithoutSkipLockedHoldsNoLog$' ./txlog || failed=1
+	go_test "${packages[@]}" || failed=1
+	exit "$failed"
+} | report

@@ -43,11 +43,16 @@ func withParam(dsn, param string) string {
 	return dsn + "?" + param
 }
 
+// schema has a generated column on MySQL from 5.7 on, and on MariaDB.
 const schema = `CREATE TABLE t (
 	id INT PRIMARY KEY, n INT NOT NULL, s VARCHAR(3), u INT UNIQUE, e ENUM('a','b'), d DATE,
-	g INT AS (n + 1) VIRTUAL, CONSTRAINT positive CHECK (n >= 0)) ENGINE=InnoDB`
+	/*!50700 g INT AS (n + 1) VIRTUAL, */ /*M! g INT AS (n + 1) VIRTUAL, */ CONSTRAINT positive CHECK (n >= 0)) ENGINE=InnoDB`
 
 func TestDialect(t *testing.T) {
+	columns := []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "DATETIME(6)"}
+	if testdb.Knows(t, testdb.MySQL(t).Open(t), "CREATE TABLE j (v JSON)") {
+		columns = append(columns, "JSON")
+	}
 	dialecttest.Exercise(t, dialecttest.Kit{
 		Name: name, DB: testdb.MySQL, WithParam: withParam, Dialect: newDialect(nil), Target: Target, NewConnector: NewConnector, Neutral: neutral,
 		Code: func(code string) dialect.Class {
@@ -93,7 +98,7 @@ func TestDialect(t *testing.T) {
 		Server:      sessions,
 		Values: dialecttest.Values{
 			Modes:   []string{"parseTime=true", "interpolateParams=true", "loc=Asia%2FTokyo"},
-			Columns: []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "JSON", "DATETIME(6)"},
+			Columns: columns,
 			Marker:  "?", Markers: "?, ?", Shown: "HEX(CAST(v AS BINARY))", SameErrors: true, Least: 30,
 			Of: func() []any {
 				return []any{
@@ -137,7 +142,7 @@ var sessions = &dialecttest.Server{
 	ID: "SELECT CONNECTION_ID()", Sleep: "DO SLEEP(60)",
 	Asleep:      "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %d AND state = 'User sleep'",
 	LockTimeout: "SET innodb_lock_wait_timeout = 1", StatementTimeout: "SET max_statement_time = 0.1",
-	NoTimeout: "SET innodb_lock_wait_timeout = 50, max_statement_time = 0",
+	NoTimeout: "SET innodb_lock_wait_timeout = 50 /*M! , max_statement_time = 0 */",
 	Cancel:    "KILL QUERY %d", Kill: "KILL %d", ReadOnly: "START TRANSACTION READ ONLY",
 	// This is not information_schema.innodb_trx: that is a copy, and it is not refreshed while
 	// clients read it more often than every 100 ms.

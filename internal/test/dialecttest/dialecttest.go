@@ -141,7 +141,7 @@ func (k *Kit) neutral(t *testing.T) {
 
 func (k *Kit) log(t *testing.T) {
 	t.Parallel()
-	db := k.DB(t)
+	db := testdb.NewLog(t, k.Name)
 	log, err := txlog.Open(t.Context(), k.Name, db.DSN)
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func (k *Kit) connector(t *testing.T) {
 		db := k.DB(t)
 		bare := db.Open(t)
 		Must(t, bare, k.Schema...)
-		log, err := txlog.Open(t.Context(), k.Name, k.DB(t).DSN)
+		log, err := txlog.Open(t.Context(), k.Name, testdb.NewLog(t, k.Name).DSN)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
@@ -60,7 +61,12 @@ func (k *Kit) later(t *testing.T) {
 		return err
 	}
 	for _, timeout := range []string{s.LockTimeout, s.StatementTimeout} {
-		Must(t, waiter, timeout)
+		if _, err := waiter.ExecContext(t.Context(), timeout); dberr.Of(err).Number == 1193 { // MySQL: an unknown variable
+			t.Run("no timeout", func(t *testing.T) { t.Skipf("%s: %v", timeout, err) })
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
 		want := dialect.Retryable
 		if strings.Contains(timeout, "lock") { // another transaction was in the way; a slow statement may be so by itself
 			want = dialect.Contention

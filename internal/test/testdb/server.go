@@ -115,7 +115,7 @@ func Standalone(driver string) (dsn string, stop func() error, err error) {
 	settings := map[string][]string{
 		DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
 		DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
-		oldMySQL:       {"--max-connections=1000", "--innodb-buffer-pool-size=128M"},
+		oldMySQL:       {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M", "--max-allowed-packet=16M"},
 	}
 	r, ok := recipes[driver]
 	if !ok {
