@@ -54,6 +54,7 @@ check() {
 # configuration NAME: one line that says how it went.
 configuration() {
 	local name=$1 begun=$SECONDS dir=$work/$1 said
+	# shellcheck disable=SC2046 # several words on purpose
 	if ! (check "$dir" $(defines "$(field "$model/configurations.txt" "$name" 2)")); then
 		echo "$name: the model cannot be compiled"
 		return 1
@@ -71,6 +72,7 @@ configuration() {
 # mutant LINE: one line of the table, which mutant is found by which claim.
 mutant() {
 	local name=$1 where=$2 bounds=$3 claim=$4 dir=$work/$1.$2 found
+	# shellcheck disable=SC2046
 	(check "$dir" $(defines "$(field "$model/configurations.txt" "$where" 2) $bounds") "-D$name") || return 1
 	found=$(sed -nE 's/^claim failed: (\w+).*/\1/p' "$dir/out" | sort -u)
 	if grep -aq '^pan:1: acceptance cycle' "$dir/out"; then
