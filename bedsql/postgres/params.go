@@ -37,10 +37,17 @@ func init() {
 	registerParam("json", func(v document) (string, error) { return v.text, nil }, func(s string) (document, error) { return document{s}, nil })
 	registerParam("[]json", encodeList[document], decodeList[document])
 	registerBytes[net.IP]("net.IP") // 4 and 16 bytes are distinguished
+	registerBytes[net.HardwareAddr]("net.HardwareAddr")
 	registerWhole[net.IPNet]("net.IPNet")
 	registerWhole[*net.IPNet]("*net.IPNet")
 	registerText[netip.Addr]("netip.Addr")
 	registerText[netip.Prefix]("netip.Prefix")
+	registerList[net.IP]()
+	registerList[net.IPNet]()
+	registerList[net.HardwareAddr]()
+	registerList[netip.Addr]()
+	registerList[netip.Prefix]()
+	registerList[[16]byte]()
 	registerParam("pgx.QueryExecMode",
 		func(v pgx.QueryExecMode) (string, error) { return strconv.Itoa(int(v)), nil },
 		func(s string) (pgx.QueryExecMode, error) {
@@ -50,6 +57,8 @@ func init() {
 	registerParam("pgx.NamedArgs", encodeArgs[pgx.NamedArgs], decodeArgs[pgx.NamedArgs])
 	registerParam("pgx.StrictNamedArgs", encodeArgs[pgx.StrictNamedArgs], decodeArgs[pgx.StrictNamedArgs])
 	registerParam("[]any", encodeList[any], decodeList[any])
+	delete(exact, reflect.TypeFor[[]any]()) // its elements may be of any type
+	registerParam("array", encodeArray, decodeArray)
 	registerSlices[bool]()
 	registerSlices[string]()
 	registerSlices[int]()
@@ -62,6 +71,27 @@ func init() {
 	registerParam("[]json.RawMessage", encodeList[json.RawMessage], decodeList[json.RawMessage])
 	registerDay[pgtype.Date]("pgtype.Date")
 	registerDay[pgtype.Timestamp]("pgtype.Timestamp")
+	registerDay[pgtype.Timestamptz]("pgtype.Timestamptz")
+	registerList[pgtype.Date]()
+	registerList[pgtype.Timestamp]()
+	registerList[pgtype.Timestamptz]()
+	registerWhole[[]pgtype.Numeric]("[]pgtype.Numeric")
+	registerWhole[[]pgtype.Interval]("[]pgtype.Interval")
+	registerWhole[[]pgtype.Time]("[]pgtype.Time")
+	registerArray[bool]()
+	registerArray[int16]()
+	registerArray[int32]()
+	registerArray[int64]()
+	registerArray[float32]()
+	registerArray[float64]()
+	registerArray[string]()
+	registerArray[time.Time]()
+	registerArray[pgtype.Numeric]()
+	registerRange[int]("int")
+	registerRange[int32]("int32")
+	registerRange[int64]("int64")
+	registerRange[float64]("float64")
+	registerRange[time.Time]("time")
 	registerRange[pgtype.Int4]("Int4")
 	registerRange[pgtype.Int8]("Int8")
 	registerRange[pgtype.Float8]("Float8")
@@ -71,20 +101,19 @@ func init() {
 	registerRange[pgtype.Timestamptz]("Timestamptz")
 }
 
-// keptWhole are the types of pgtype that are stored field by field.
-var keptWhole = map[reflect.Type]bool{}
+// exact are the types that the log returns unchanged because they are registered here.
+var exact = map[reflect.Type]bool{}
 
-// day is the form of pgtype's times without a zone.
+// day is the form of pgtype's times.
 type day struct {
 	Time             time.Time
 	InfinityModifier pgtype.InfinityModifier
 	Valid            bool
 }
 
-// registerDay registers a type of a time without a zone. Its Value method returns a
-// time.Time, which pgx would send as a moment.
-func registerDay[T pgtype.Date | pgtype.Timestamp](name string) {
-	keptWhole[reflect.TypeFor[T]()] = true
+// registerDay registers a type of a time. Its Value method returns a time.Time, which pgx would send
+// as a moment.
+func registerDay[T pgtype.Date | pgtype.Timestamp | pgtype.Timestamptz](name string) {
 	registerParam(name,
 		func(v T) (string, error) {
 			d := day(v)
@@ -112,7 +141,6 @@ func registerRange[T any](name string) {
 
 // registerWhole registers a type by its exported fields, which are its only ones.
 func registerWhole[T any](name string) {
-	keptWhole[reflect.TypeFor[T]()] = true
 	registerParam(name,
 		func(v T) (string, error) {
 			var b bytes.Buffer
@@ -121,6 +149,9 @@ func registerWhole[T any](name string) {
 		},
 		func(s string) (v T, err error) {
 			err = gob.NewDecoder(strings.NewReader(s)).Decode(&v)
+			if list := reflect.ValueOf(&v).Elem(); list.Kind() == reflect.Slice && list.IsNil() {
+				list.Set(reflect.MakeSlice(list.Type(), 0, 0)) // gob does not tell them apart, and a nil one is NULL
+			}
 			return v, err
 		})
 }
@@ -158,6 +189,7 @@ func registerPointers[T any]() {
 
 func registerParam[T any](name string, encode func(T) (string, error), decode func(string) (T, error)) {
 	var sample T
+	exact[reflect.TypeFor[T]()] = true
 	txlog.RegisterParamType(name, sample,
 		func(v any) (string, error) {
 			t, ok := v.(T)
@@ -181,6 +213,27 @@ var errUnreadable = errors.New("its text cannot be read")
 func registerSlices[T any]() {
 	registerParam("[]"+reflect.TypeFor[[]T]().String(), encodeList[[]T], decodeList[[]T])
 	registerPointers[T]()
+}
+
+// registerArray registers a pgtype.Array whose slice of elements is known.
+func registerArray[T any]() {
+	registerParam("pgtype.Array["+reflect.TypeFor[T]().String()+"]",
+		func(a pgtype.Array[T]) (string, error) { return encodeList([]any{a.Elements, jsonOf(a.Dims), a.Valid}) },
+		func(s string) (a pgtype.Array[T], err error) {
+			list, err := decodeList[any](s)
+			if err != nil || len(list) != 3 {
+				return a, errUnreadable
+			}
+			a.Elements, _ = list[0].([]T)
+			dims, _ := list[1].(string)
+			a.Valid, _ = list[2].(bool)
+			return a, json.Unmarshal([]byte(dims), &a.Dims)
+		})
+}
+
+// registerList registers slices of a registered type.
+func registerList[T any]() {
+	registerParam("[]"+reflect.TypeFor[T]().String(), encodeList[T], decodeList[T])
 }
 
 // encodeList writes elements in the log's form of parameters.

@@ -45,6 +45,8 @@ func holdsDocument(v any) bool {
 		return true
 	case []any:
 		return slices.ContainsFunc(v, holdsDocument)
+	case array:
+		return holdsDocument(v.elements)
 	case pgx.NamedArgs:
 		return slices.ContainsFunc(slices.Collect(maps.Values(v)), holdsDocument)
 	case pgx.StrictNamedArgs:
@@ -137,11 +139,21 @@ func store(v any, depth int) (any, error) {
 	case pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
 		return nil, refuse(v, "it is an option of the query and no value: leave it out, database/sql sets it")
 	}
-	if keptWhole[reflect.TypeOf(v)] {
+	a, isArray := pgtypeArray(v)
+	if isArray {
+		held := reflect.ValueOf(v).FieldByName("Elements").Len()
+		if n, ok := cardinality(a.Dimensions()); !ok || n > held {
+			return nil, refuse(v, "it has fewer elements than its dimensions say")
+		}
+	}
+	if exact[reflect.TypeOf(v)] {
 		if rv := reflect.ValueOf(v); rv.Kind() == reflect.Slice && rv.IsNil() {
 			return nil, nil
 		}
 		return v, nil
+	}
+	if isArray {
+		return storeArray(a, depth)
 	}
 	if valuer, ok := v.(driver.Valuer); ok {
 		return storeValuer(valuer, depth)

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"strings"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // storeSlice stores slices and arrays that the log does not keep as they are: of named
@@ -29,16 +33,121 @@ func storeSlice(rv reflect.Value, depth int) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !sameJSON(v, kept) {
-		return nil, refuse(v, "pgx sends it in one way to an array column and in another to a json column")
+	if sameJSON(v, kept) {
+		return kept, nil
 	}
-	return kept, nil
+	list := reflect.ValueOf(kept)
+	a := array{dims: []pgtype.ArrayDimension{{Length: int32(list.Len()), LowerBound: 1}}, elements: make([]any, list.Len()), text: jsonOf(v)} //nolint:gosec // it is in memory
+	for i := range a.elements {
+		if elem := list.Index(i); elem.Kind() != reflect.Pointer {
+			a.elements[i] = elem.Interface()
+		} else if !elem.IsNil() {
+			a.elements[i] = elem.Elem().Interface()
+		}
+	}
+	return a, nil
+}
+
+// array is the kept form of an array whose JSON differs from its elements': pgx sends the elements to
+// an array column, and the JSON to a json column.
+type array struct {
+	dims     []pgtype.ArrayDimension // nil is NULL
+	elements []any
+	// text is its JSON; empty if it has none.
+	text string
+}
+
+var (
+	_ pgtype.ArrayGetter = array{}
+	_ json.Marshaler     = array{}
+)
+
+// Dimensions implements pgtype.ArrayGetter.
+func (a array) Dimensions() []pgtype.ArrayDimension { return a.dims }
+
+// Index implements pgtype.ArrayGetter.
+func (a array) Index(i int) any { return a.elements[i] }
+
+// IndexType implements pgtype.ArrayGetter: each element has a type of its own.
+func (array) IndexType() any { return nil }
+
+// MarshalJSON implements json.Marshaler.
+func (a array) MarshalJSON() ([]byte, error) {
+	if a.text == "" {
+		return nil, errors.New("it has no JSON")
+	}
+	return []byte(a.text), nil
+}
+
+// jsonOf returns the JSON of v; empty if it has none.
+func jsonOf(v any) string {
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+// pgtypeArray returns v if it is a pgtype.Array.
+func pgtypeArray(v any) (a pgtype.ArrayGetter, ok bool) {
+	t := reflect.TypeOf(v)
+	if t.PkgPath() != reflect.TypeFor[pgtype.Date]().PkgPath() || !strings.HasPrefix(t.Name(), "Array[") {
+		return nil, false
+	}
+	a, ok = v.(pgtype.ArrayGetter)
+	return a, ok
+}
+
+// storeArray stores a pgtype.Array.
+func storeArray(v pgtype.ArrayGetter, depth int) (any, error) {
+	n, _ := cardinality(v.Dimensions())
+	a := array{dims: v.Dimensions(), text: jsonOf(v), elements: make([]any, n)}
+	for i := range a.elements {
+		var err error
+		if a.elements[i], err = store(v.Index(i), depth+1); err != nil {
+			return nil, fmt.Errorf("with an element %w", err)
+		}
+	}
+	return a, nil
+}
+
+// cardinality returns the number of elements, at most an int32 as in the server.
+func cardinality(dims []pgtype.ArrayDimension) (n int, ok bool) {
+	n = 1
+	for _, d := range dims {
+		if n *= int(d.Length); d.Length < 0 || n > math.MaxInt32 {
+			return 0, false
+		}
+	}
+	if len(dims) == 0 {
+		n = 0
+	}
+	return n, true
+}
+
+// encodeArray writes the dimensions, the JSON and the elements.
+func encodeArray(a array) (string, error) {
+	return encodeList(append([]any{jsonOf(a.dims), a.text}, a.elements...))
+}
+
+func decodeArray(s string) (a array, err error) {
+	list, err := decodeList[any](s)
+	if err != nil || len(list) < 2 {
+		return a, errUnreadable
+	}
+	dims, _ := list[0].(string)
+	a.text, _ = list[1].(string)
+	a.elements = list[2:]
+	if json.Unmarshal([]byte(dims), &a.dims) != nil {
+		return a, errUnreadable
+	}
+	if n, ok := cardinality(a.dims); !ok || n != len(a.elements) {
+		return a, errUnreadable
+	}
+	return a, nil
 }
 
 // elementAmbiguity is ambiguity for the elements of a slice, where a Valuer comes before
 // everything else.
 func elementAmbiguity(elem reflect.Type) string {
-	if elem.Implements(reflect.TypeFor[driver.Valuer]()) || elem.Kind() == reflect.Interface {
+	if elem.Implements(reflect.TypeFor[driver.Valuer]()) || elem.Kind() == reflect.Interface || exact[elem] || elem.Kind() == reflect.Pointer && exact[elem.Elem()] {
 		return ""
 	}
 	if why := ambiguity(elem); why != "" {

@@ -67,7 +67,8 @@ func pointerTo[T any](v T) *T { return &v }
 var columns = []string{
 	"int2", "int4", "int8", "numeric", "float4", "float8", "text", "varchar(40)", `"char"`, "bool", "bytea", "uuid", "json", "jsonb",
 	"date", "time", "timestamp", "timestamptz", "interval", "inet", "cidr", "int4[]", "int8[]", "numeric[]", "float8[]", "text[]", "bool[]", "uuid[]", "bytea[]",
-	"timestamptz[]", "jsonb[]", "int4range", "int8range", "numrange", "daterange", "tstzrange", "int4multirange", "point", "varbit", "mood", "money", "xid8",
+	"timestamptz[]", "jsonb[]", "int4[][]", "inet[]", "cidr[]", "macaddr", "macaddr8", "macaddr[]", "date[]", "timestamp[]", "interval[]", "time[]", "varchar(3)[]", "json[]", "mood[]",
+	"int4range", "int8range", "numrange", "daterange", "tstzrange", "int4multirange", "point", "varbit", "mood", "money", "xid8",
 }
 
 func acceptedValues() []any {
@@ -106,6 +107,27 @@ func acceptedValues() []any {
 		&pgtype.Range[pgtype.Date]{Lower: pgtype.Date{Time: at, Valid: true}, LowerType: pgtype.Inclusive, UpperType: pgtype.Unbounded, Valid: true},
 		pgtype.Multirange[pgtype.Range[pgtype.Int4]]{{Lower: pgtype.Int4{Int32: 1, Valid: true}, Upper: pgtype.Int4{Int32: 9, Valid: true}, LowerType: pgtype.Inclusive, UpperType: pgtype.Exclusive, Valid: true}},
 		pgtype.FlatArray[int32]{1, 2}, pgtype.FlatArray[string]{"a"},
+		[]sql.NullString{{String: `a"b,\`, Valid: true}, {}, {Valid: true}}, []sql.NullInt64{{Int64: 5, Valid: true}, {}}, []sql.NullTime{{Time: at, Valid: true}, {}}, []sql.Null[float64]{{V: 0.1, Valid: true}},
+		[]*sql.NullString{{String: "a", Valid: true}, nil}, [2]sql.NullBool{{Bool: true, Valid: true}}, []any{sql.NullInt32{Int32: 1, Valid: true}, nil}, []valuer{{"x"}, {nil}}, []valuer{{id}},
+		[]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fe80::1%eth0")}, []netip.Addr{}, []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, []net.IP{net.ParseIP("10.0.0.1"), nil, net.ParseIP("::1")}, []net.IPNet{*cidr},
+		[]netip.Addr{netip.MustParseAddr("10.0.0.1")}, []*netip.Addr{pointerTo(netip.MustParseAddr("10.0.0.1")), nil}, [1]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
+		net.HardwareAddr{8, 0, 43, 1, 2, 3}, net.HardwareAddr{8, 0, 43, 1, 2, 3, 4, 5}, net.HardwareAddr(nil), []net.HardwareAddr{{8, 0, 43, 1, 2, 3}, nil}, pointerTo(net.HardwareAddr{1, 2, 3, 4, 5, 6}),
+		[][16]byte{id, {}}, []myUUID{myUUID(id)}, []uuid.NullUUID{{UUID: id, Valid: true}, {}}, []pgtype.UUID{{Bytes: id, Valid: true}, {}}, [4]byte{1, 2, 3, 4},
+		[]pgtype.Numeric{{Int: big.NewInt(12345), Exp: -2, Valid: true}, {}, {NaN: true, Valid: true}}, []pgtype.Numeric{}, []pgtype.Interval{{Months: 1, Days: -3, Microseconds: 4, Valid: true}, {}}, []pgtype.Time{{Microseconds: 3723000004, Valid: true}},
+		[]pgtype.Date{{Time: at, Valid: true}, {}, {InfinityModifier: pgtype.Infinity, Valid: true}}, []pgtype.Timestamp{{Time: at, Valid: true}, {}}, []pgtype.Timestamptz{{Time: at, Valid: true}, {}, {InfinityModifier: pgtype.Infinity, Valid: true}},
+		[]pgtype.Int4{{Int32: 4, Valid: true}, {}}, []pgtype.Float8{{Float64: 0.1, Valid: true}}, []pgtype.Bool{{Bool: true, Valid: true}},
+		[]time.Time{at, {}, time.Date(2024, 1, 1, 23, 30, 0, 7, time.FixedZone("", -5*3600-30))},
+		pgtype.Array[int32]{Elements: []int32{1, 2, 3, 4}, Dims: []pgtype.ArrayDimension{{Length: 2, LowerBound: -1}, {Length: 2, LowerBound: 3}}, Valid: true},
+		pgtype.Array[int32]{}, pgtype.Array[int32]{Valid: true}, pgtype.Array[int32]{Dims: []pgtype.ArrayDimension{}, Valid: true}, &pgtype.Array[int64]{Elements: []int64{5}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
+		pgtype.Array[pgtype.Text]{Elements: []pgtype.Text{{String: "a,\"", Valid: true}, {}}, Dims: []pgtype.ArrayDimension{{Length: 2, LowerBound: 1}}, Valid: true},
+		pgtype.Array[float64]{Elements: []float64{math.NaN(), 0.1}, Dims: []pgtype.ArrayDimension{{Length: 2, LowerBound: 1}}, Valid: true},
+		pgtype.Array[*string]{Elements: []*string{pointerTo("x"), nil}, Dims: []pgtype.ArrayDimension{{Length: 2, LowerBound: 1}}, Valid: true},
+		pgtype.Array[pgtype.Numeric]{Elements: []pgtype.Numeric{{Int: big.NewInt(5), Exp: 3, Valid: true}}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 0}}, Valid: true},
+		pgtype.Array[time.Time]{Elements: []time.Time{at}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true}, pgtype.Array[uuid.UUID]{Elements: []uuid.UUID{id}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
+		pgtype.Range[int32]{Lower: 1, Upper: 9, LowerType: pgtype.Inclusive, UpperType: pgtype.Exclusive, Valid: true}, pgtype.Range[int]{Upper: 3, LowerType: pgtype.Exclusive, UpperType: pgtype.Inclusive, Valid: true}, pgtype.Range[int]{},
+		pgtype.Range[time.Time]{Lower: at, LowerType: pgtype.Inclusive, UpperType: pgtype.Unbounded, Valid: true}, pgtype.Range[float64]{Lower: 0.1, Upper: 0.3, LowerType: pgtype.Inclusive, UpperType: pgtype.Inclusive, Valid: true},
+		pgtype.Range[int64]{LowerType: pgtype.Empty, UpperType: pgtype.Empty, Valid: true}, pgtype.Multirange[pgtype.Range[int32]]{{Lower: 1, Upper: 9, LowerType: pgtype.Inclusive, UpperType: pgtype.Exclusive, Valid: true}}, pgtype.Multirange[pgtype.Range[int32]]{},
+		pgtype.Multirange[pgtype.Range[pgtype.Int4]](nil),
 	}
 }
 
@@ -123,10 +145,12 @@ func TestAmbiguousValuesAreRefused(t *testing.T) {
 	u, _ := url.Parse("http://h")
 	for _, v := range []any{
 		color(1), []color{1}, withJSON(7), stringer{1}, &stringer{1}, u, asInt{1}, []asInt{{1}}, pointerTo(color(1)),
-		big.NewRat(1, 2), make(chan int), func() {}, complex(1, 2), [4]byte{1}, map[string]any{"c": make(chan int)}, circularValue{},
+		big.NewRat(1, 2), make(chan int), func() {}, complex(1, 2), map[string]any{"c": make(chan int)}, circularValue{},
 		pgx.QueryResultFormats{1}, pgx.QueryResultFormatsByOID{1: 1}, pgx.NamedArgs{"x": color(1)},
-		pgtype.Array[int32]{Elements: []int32{1}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
-		pgtype.Range[int]{}, [][][]int{{{1}}}, [][]myInt{{1}, {2}}, [2][2]int32{{1, 2}, {3, 4}},
+		pgtype.Array[color]{Elements: []color{1}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
+		pgtype.Array[int32]{Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
+		pgtype.Array[int32]{Dims: []pgtype.ArrayDimension{{Length: math.MaxInt32}, {Length: math.MaxInt32}, {Length: math.MaxInt32}}, Valid: true},
+		pgtype.Range[string]{}, pgtype.Range[color]{}, pgtype.Multirange[pgtype.Range[uint8]]{}, [][][]int{{{1}}}, [][]myInt{{1}, {2}}, [2][2]int32{{1, 2}, {3, 4}},
 	} {
 		kept, err := postgresDialect.Storable(v)
 		if err == nil {

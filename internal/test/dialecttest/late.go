@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
@@ -27,8 +30,38 @@ var errDown = errors.New("dial tcp: connection refused")
 
 func (down) Connect(context.Context) (driver.Conn, error) { return nil, errDown }
 
-// The wrapped driver writes every value as the bare driver does, at once and by the job after an
-// outage, or refuses it before running anything, both times. It never writes a value refused by the
+// flaky is a connector to a server that is busy at each first attempt.
+type flaky struct {
+	driver.Connector
+	attempts *atomic.Int64
+}
+
+func (f flaky) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := f.Connector.Connect(ctx)
+	return &flakyConn{conn, f.attempts}, err
+}
+
+type flakyConn struct {
+	driver.Conn
+	attempts *atomic.Int64
+}
+
+func (c *flakyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if c.attempts.Add(1)%2 == 1 {
+		return nil, attempt.Certain(errors.New("busy"), dialect.Retryable)
+	}
+	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+}
+
+func (c *flakyConn) CheckNamedValue(nv *driver.NamedValue) error {
+	if n, ok := c.Conn.(driver.NamedValueChecker); ok {
+		return n.CheckNamedValue(nv)
+	}
+	return driver.ErrSkip
+}
+
+// The wrapped driver writes every value as the bare driver does, at once, by a retry and by the job
+// after an outage, or refuses it before running anything, both times. It never writes a value refused by the
 // bare driver.
 func late(t *testing.T, k *Kit) {
 	t.Parallel()
@@ -44,6 +77,7 @@ func late(t *testing.T, k *Kit) {
 const (
 	bare = iota
 	atOnce
+	retried
 	after
 	ways
 )
@@ -58,10 +92,11 @@ func lateIn(t *testing.T, k *Kit, param string) {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	pools := [ways]*sql.DB{bare: Open(t, k.Name, k.WithParam(db.DSN, param))}
-	for way, c := range map[int]driver.Connector{atOnce: target.Connector, after: down{target.Connector}} {
+	attempts := new(atomic.Int64)
+	for way, c := range map[int]driver.Connector{atOnce: target.Connector, retried: flaky{target.Connector, attempts}, after: down{target.Connector}} {
 		to := target
 		to.Connector = c
-		wrapped, err := k.NewConnector(to, bedsql.Config{Storage: log, NoSyncRetry: true, Logger: quiet})
+		wrapped, err := k.NewConnector(to, bedsql.Config{Storage: log, NoSyncRetry: way != retried, RetryInitial: time.Microsecond, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,6 +125,9 @@ func lateIn(t *testing.T, k *Kit, param string) {
 				own[way] = errors.As(err, &param)
 			}
 			refused[[2]int{i, n}] = own[after]
+			if (errs[retried] == nil) != (errs[atOnce] == nil) || own[retried] != own[atOnce] {
+				t.Errorf("%s: %T(%v): at once: %v\nby a retry: %v", column, v, v, errs[atOnce], errs[retried])
+			}
 			if own[atOnce] != own[after] || (errs[atOnce] == nil) != (errs[bare] == nil) && !own[atOnce] || !own[after] && !errors.Is(errs[after], bedsql.ErrPending) {
 				t.Errorf("%s: %T(%v): bare: %v\nat once: %v\nin an outage: %v", column, v, v, errs[bare], errs[atOnce], errs[after])
 			}
@@ -113,6 +151,9 @@ func lateIn(t *testing.T, k *Kit, param string) {
 		if more = slices.ContainsFunc(left, untried); more && (rounds > 1000 || !jitter.Sleep(t.Context(), 50*time.Millisecond)) {
 			t.Fatal("the job did not try every unit")
 		}
+	}
+	if n := attempts.Load(); n < int64(2*k.Values.Least) {
+		t.Errorf("only %d attempts, first ones and retries", n)
 	}
 	stored := 0
 	for i, column := range k.Values.Columns {

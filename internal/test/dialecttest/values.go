@@ -30,6 +30,9 @@ type Values struct {
 	// Unsteady leaves out a value that the driver sends in different ways, depending on the
 	// connection's history.
 	Unsteady func(v any) bool
+	// Unsendable reports that the dialect refuses a kept value in the mode of a DSN parameter, before
+	// anything runs.
+	Unsendable func(param string, given, kept any) bool
 	// Least is how many are stored at least in each mode.
 	Least int
 }
@@ -71,7 +74,7 @@ func (k *Kit) values(t *testing.T) {
 				Must(t, c, "CREATE TEMPORARY TABLE "+table+" (v "+column+")")
 				for _, v := range k.Values.Of() {
 					if k.Values.Skip == nil || !k.Values.Skip(column, v) {
-						stored += k.value(t, c, table, column, v)
+						stored += k.value(t, c, param, table, column, v)
 					}
 				}
 			}
@@ -83,7 +86,7 @@ func (k *Kit) values(t *testing.T) {
 }
 
 // value returns 1 for a stored value.
-func (k *Kit) value(t *testing.T, c *sql.Conn, table, column string, v any) int {
+func (k *Kit) value(t *testing.T, c *sql.Conn, param, table, column string, v any) int {
 	t.Helper()
 	direct, refused := k.store(c, table, v)
 	if refused != nil && !k.Values.SameErrors {
@@ -92,6 +95,9 @@ func (k *Kit) value(t *testing.T, c *sql.Conn, table, column string, v any) int 
 	back, err := Replayed(k.Dialect, v)
 	if err != nil {
 		t.Errorf("%s: %T(%v): %v", column, v, v, err)
+		return 0
+	}
+	if refused == nil && k.Values.Unsendable != nil && k.Values.Unsendable(param, v, back) {
 		return 0
 	}
 	again, err := k.store(c, table, back)
