@@ -88,6 +88,12 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		c.undo(how.undo)
 		return false, c.c.shared
 	}
+	if c.c.target.Named {
+		if err := c.readSettings(ctx); err != nil {
+			c.undo(how.undo)
+			return false, err
+		}
+	}
 	under := t.under
 	if under.soft == nil {
 		under.soft = scopeOf(ctx).soft

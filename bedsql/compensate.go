@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -13,7 +14,6 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/internal/target"
 )
 
 // CompensateAfter compensates a group that is d old and not delivered everywhere, instead of going
@@ -118,7 +118,7 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 		if part == 0 { // the rows of the transaction of WithTx
 			if s.home.own == nil {
 				parts++
-				s.home.own = ownPart(s, w.c, back, parts)
+				s.home.own = ownPart(s, w, back, parts)
 			}
 			part = parts
 		}
@@ -131,9 +131,10 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 
 // ownPart adds the own rows of the transaction of WithTx to a group, as its part n, and returns
 // their unit. It has no entry; its receipt is left by the transaction.
-func ownPart(s *SoftTransaction, c *connector, back *stagedUnit, n int) *stagedUnit {
-	own := &stagedUnit{c: c}
-	c.inFlight(scope{soft: s}, true, &own.unit, nil, nil)
+func ownPart(s *SoftTransaction, w *stagedWrite, back *stagedUnit, n int) *stagedUnit {
+	own := &stagedUnit{c: w.c}
+	w.c.inFlight(scope{soft: s}, true, &own.unit, nil, nil)
+	own.unit.Session = cmp.Or(w.session, own.unit.Session)
 	addPart(&back.unit, &own.unit)
 	own.unit.TransactionID, own.unit.Statements = s.id, []entry.Statement{{Part: n}}
 	return own
@@ -165,8 +166,10 @@ func onPart(ctx context.Context, s *SoftTransaction, part *entry.Unit, f func(co
 	}
 	c := s.staged.writes[i].c
 	return c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
-		if has := conn.(*attempt.Session).Facts.Session; part.Session != "" && part.Session != has {
-			return attempt.Failed(c.dialect, target.OtherSession(part.Session, has, nil), true)
+		if part.Session != "" {
+			if err := c.target.InSession(ctx, conn, part); err != nil {
+				return attempt.Failed(c.dialect, err, true)
+			}
 		}
 		if c.target.Known(false) == nil {
 			if _, err := c.target.Find(ctx, conn, false); err != nil {

@@ -155,6 +155,16 @@ type Config struct {
 	// disappear with its last connection. SQLite's boolean pragmas are no such state: entries
 	// carry them.
 	KeepSessionState bool
+	// SessionSettings names the settings of a session that belong to an entry although no DSN shows
+	// them, such as a tenant that pgx's hooks set (AfterConnect, ResetSession). On PostgreSQL they
+	// are run-time parameters (app.tenant_id, role, search_path), on MySQL and MariaDB user
+	// variables (@tenant). Each logged write reads them on its connection before anything else, in
+	// one round trip; a local transaction reads them once, before its COMMIT. The entry keeps the
+	// values. Retries and the job set them before the statements run. A write whose connection
+	// lacks one of them, or cannot be reached, returns an error and is not logged. role and
+	// search_path need a ReceiptSchema. Default nil: none, with one warning if the driver has
+	// hooks. An empty list says that the hooks change nothing that matters.
+	SessionSettings []string
 	// Guard is the policy for a write that is not idempotent. Default GuardWarn.
 	Guard GuardPolicy
 	// Removal is the time at which the entry of a delivered write is removed. Default

@@ -131,6 +131,9 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	c.reach(t, attempt.Receipts{
 		LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
 	})
+	if err := c.nameSettings(); err != nil {
+		return nil, err
+	}
 	if t.DriverLog != nil {
 		t.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
@@ -166,6 +169,7 @@ const maxOwnConns = 32
 // reach sets the target of c, and the configuration of its receipts.
 func (c *connector) reach(t delivery.Target, r attempt.Receipts) {
 	c.target = target.New(t, r, c.cfg.Storage, c.cfg.LogTimeout)
+	c.target.Named, c.target.Roams = len(c.cfg.SessionSettings) > 0, roams(c.cfg.SessionSettings)
 	c.receipts = c.target.Receipts
 	c.keys = &keyed.Source{Name: t.DataSource, Flavor: t.Dialect.Flavor, Log: c.log}
 	c.pool = c.target.NewPool(maxOwnConns, c.dial)
@@ -173,6 +177,9 @@ func (c *connector) reach(t delivery.Target, r attempt.Receipts) {
 
 // onPool runs f as one attempt on a connection of the pool.
 func (c *connector) onPool(ctx context.Context, checked bool, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
+	if c.target.Named {
+		f = c.fresh(ctx, f)
+	}
 	out, dialled := c.pool.On(ctx, checked, f)
 	if !dialled {
 		out.Class = c.dialClass(out.Err)

@@ -72,6 +72,11 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 			return attempt.Reply{}, err
 		}
 	}
+	if c.c.target.Named {
+		if err := c.readSettings(ctx); err != nil {
+			return attempt.Reply{}, err
+		}
+	}
 	x.unit.Statements = x.text[:]
 	x.InFlight = c.c.inFlight(under, receipt, &x.unit, c, x)
 	x.Deadline = deadline

@@ -49,7 +49,7 @@ type staging struct {
 
 // stagedSum is the size of the writes recorded for one unit.
 type stagedSum struct {
-	settings          string
+	settings, session string
 	statements, bytes int
 }
 
@@ -67,11 +67,14 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 	if sum = g.sums[c.target.DataSource]; sum.statements > 0 && sum.settings != c.target.Settings {
 		return sum, fmt.Errorf("%w: the data source %s was opened with different settings", ErrStaged, c.target.DataSource)
 	}
+	if sum.statements > 0 && sum.session != writes[0].session {
+		return sum, fmt.Errorf("%w: the session of an earlier write for %s had other values of Config.SessionSettings", ErrStaged, c.target.DataSource)
+	}
 	if w := writes[0]; w.undo && g.messages || c.sendsMessages() && g.sums[""].statements > 0 {
 		return sum, fmt.Errorf("%w: a compensable group publishes no messages, because nothing compensates them: publish after its End, or in a soft transaction of their own", ErrStaged)
 	}
 	sum = g.sums[writes[0].unit()]
-	sum.settings = c.target.Settings
+	sum.settings, sum.session = c.target.Settings, writes[0].session
 	for _, w := range writes {
 		sum.statements++
 		sum.bytes += len(w.statement.SQL) + len(w.statement.Params)
@@ -119,6 +122,8 @@ type stagedWrite struct {
 	undo  bool
 	order string // its order key
 	trace string // the trace of a write under WithTx, which has left it by COMMIT
+	// session is its session; empty without Config.SessionSettings.
+	session string
 
 	mu     sync.Mutex
 	result driver.Result
@@ -298,6 +303,12 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.c.needsReceipts(err) {
 			return r, err
 		}
+	}
+	if c.c.target.Named {
+		if err := c.readSettings(ctx); err != nil {
+			return r, err
+		}
+		w.session = c.session.Facts.Session
 	}
 	if t := c.stagedTx; t != nil {
 		t.writes = append(t.writes, w)

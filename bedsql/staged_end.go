@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -147,7 +148,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			u.keyed = s.home.keys[u.c.target.DataSource]
 			withKey = u.keyed != nil
 		}
-		if err := u.open(s, u.writes[0].id, withKey, receipt); err != nil {
+		if err := u.open(s, u.writes[0], withKey, receipt); err != nil {
 			for _, other := range units {
 				other.keyed.Back()
 			}
@@ -157,11 +158,13 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 	return units, nil
 }
 
-// open makes the unit ready to be logged, withKey under the transaction's key.
-func (u *stagedUnit) open(s *SoftTransaction, id string, withKey, receipt bool) (err error) {
-	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: id}}, withKey || receipt, &u.unit, nil, u)
+// open makes the unit, whose first write is w, ready to be logged, withKey under the transaction's
+// key.
+func (u *stagedUnit) open(s *SoftTransaction, w *stagedWrite, withKey, receipt bool) (err error) {
+	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: w.id}}, withKey || receipt, &u.unit, nil, u)
+	u.unit.Session = cmp.Or(w.session, u.unit.Session)
 	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
-	u.unit.TraceParent = u.writes[0].trace
+	u.unit.TraceParent = w.trace
 	if withKey && u.keyed == nil {
 		u.keyed, err = s.key.Take(u.c.keys)
 	}
@@ -175,7 +178,7 @@ func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 		return attempt.Outcome{Class: dialect.Unreachable, Err: u.behind}
 	}
 	return u.c.onPool(ctx, false, func(conn driver.Conn) attempt.Outcome {
-		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {
+		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session && !u.c.target.Named {
 			u.unit.Session = "" // another's, and nothing was sent in it
 		}
 		return u.c.replay(ctx, conn, &u.unit)

@@ -35,6 +35,8 @@ func dialectOf(c *compounds, cfg *mysql.Config) *dialect.Dialect {
 		Greet:               a.greet,
 		Session:             a.session,
 		Adapt:               a.adapt,
+		Named:               readNamed,
+		Nameable:            nameable,
 		TransactionLost:     transactionLost,
 		AfterImplicitCommit: afterImplicitCommit,
 		Atomic:              c.atomic,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -161,21 +162,69 @@ func (a *asker) variables(ctx context.Context, conn driver.Conn, question string
 func userVariables(ctx context.Context, conn driver.Conn, settings map[string]string) error {
 	names := userVariable.FindAllString(settings[initConnect], -1)
 	delete(settings, initConnect)
-	if names == nil {
+	return readVariables(ctx, conn, names, settings)
+}
+
+// readVariables adds user variables that have a value. A text in UTF-8 begins with a quote and an
+// integer is written as such; adapt can set both. Any other value begins with a question mark.
+func readVariables(ctx context.Context, conn driver.Conn, names []string, settings map[string]string) error {
+	if len(names) == 0 {
 		return nil
 	}
-	rows, err := queryRow(ctx, conn, "SELECT HEX(CONVERT("+strings.Join(names, " USING utf8mb4)), HEX(CONVERT(")+" USING utf8mb4))")
-	for i, value := range rows {
-		text, err := hex.DecodeString(attempt.Text(value))
+	var columns []string
+	for _, name := range names {
+		columns = append(columns, "HEX(CONVERT("+name+" USING utf8mb4))", "HEX("+name+")", "CHARSET("+name+")", name)
+	}
+	row, err := queryRow(ctx, conn, "SELECT "+strings.Join(columns, ", "))
+	for i := 0; i+3 < len(row); i += 4 {
+		if row[i] == nil {
+			continue
+		}
+		text, err := hex.DecodeString(attempt.Text(row[i]))
 		if err != nil {
 			return err
 		}
-		if value != nil {
-			settings[names[i]] = string(text)
+		kind := "?"
+		n, whole := row[i+3].(int64)
+		switch {
+		case whole && n >= 0:
+			kind = ""
+		case attempt.Text(row[i]) == attempt.Text(row[i+1]) && strings.HasPrefix(attempt.Text(row[i+2]), "utf8"): // HEX writes a number otherwise than its text
+			kind = "'"
 		}
+		settings[names[i/4]] = kind + string(text)
 	}
 	return err
 }
+
+// integer matches an integer of readVariables.
+var integer = regexp.MustCompile(`^[0-9]{1,19}$`)
+
+// readNamed implements Dialect.Named.
+func readNamed(ctx context.Context, conn driver.Conn, session string, names []string) (now, unset string, err error) {
+	values := map[string]string{}
+	if err := readVariables(ctx, conn, names, values); err != nil {
+		return session, "", err
+	}
+	var list []dialects.Setting
+	for name, value := range values {
+		if strings.HasPrefix(value, "?") {
+			return session, "", attempt.Certain(fmt.Errorf("%s holds neither a text in UTF-8 nor an integer from 0 to 2^63", name), dialect.Refused)
+		}
+		list = append(list, dialects.Setting{Key: name, Value: value})
+	}
+	return dialects.Replace(session, names, list, nil)
+}
+
+// nameable implements Dialect.Nameable.
+func nameable(name, _ string) error {
+	if !plainVariable.MatchString(name) {
+		return errors.New("only a user variable can be named (@tenant): bed always keeps the session's other variables")
+	}
+	return nil
+}
+
+var plainVariable = regexp.MustCompile(`^@[a-z_][a-z0-9_]*$`)
 
 // session implements Dialect.Session.
 func (a *asker) session(ctx context.Context, conn driver.Conn, like string) (string, error) {
@@ -184,11 +233,18 @@ func (a *asker) session(ctx context.Context, conn driver.Conn, like string) (str
 		return "", err
 	}
 	names, inDatabase := slices.Clone(a.names), false
+	var users []string
 	for _, s := range list {
+		if plainVariable.MatchString(s.Key) {
+			users = append(users, s.Key)
+		}
 		names = append(names, s.Key)
 		inDatabase = inDatabase || s.Key == database
 	}
 	values, err := a.variables(ctx, conn, a.question(names), inDatabase)
+	if err == nil {
+		err = readVariables(ctx, conn, users, values)
+	}
 	return resolved(values), err
 }
 
@@ -217,6 +273,13 @@ func (a *asker) adapt(ctx context.Context, conn driver.Conn, has, want string) e
 	}
 	var set []string
 	for _, s := range changes {
+		if text, ok := strings.CutPrefix(s.Value, "'"); plainVariable.MatchString(s.Key) && (ok || integer.MatchString(s.Value)) {
+			if ok {
+				s.Value = quoteText(text)
+			}
+			set = append(set, s.Key+" = "+s.Value)
+			continue
+		}
 		if strings.HasPrefix(s.Key, "@") {
 			continue // its type is not known
 		}
@@ -243,6 +306,10 @@ func literal(value string) string {
 	if value != "" && strings.Trim(value, "0123456789") == "" {
 		return value
 	}
+	return quoteText(value)
+}
+
+func quoteText(value string) string {
 	if strings.Contains(value, `\`) {
 		return fmt.Sprintf("CONVERT(X'%X' USING utf8mb4)", value)
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"database/sql/driver"
 	"reflect"
+	"slices"
 
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -36,6 +37,8 @@ var postgresDialect = &dialect.Dialect{
 	Greet:            greet,
 	Session:          sessionText,
 	Adapt:            adapt,
+	Named:            readNamed,
+	Nameable:         nameable,
 	Pooled:           isPooled,
 	Obeys:            obeys,
 	Writable:         writable,
@@ -46,28 +49,41 @@ var postgresDialect = &dialect.Dialect{
 // how values are sent; an unreadable connector may have any hook.
 func dialectOf(c driver.Connector) *dialect.Dialect {
 	v := reflect.ValueOf(c)
-	config, hook := field(v, "ConnConfig"), field(v, "AfterConnect")
-	byTypes := !hook.IsValid() || hook.Pointer() != noHook
+	config, byTypes, resets := field(v, "ConnConfig"), isHook(field(v, "AfterConnect")), isHook(field(v, "ResetSession"))
+	hooked := byTypes || resets
 	if pool := field(v, "pool"); pool.IsValid() && !pool.IsNil() {
-		config, hook = field(pool, "config", "ConnConfig"), field(pool, "config", "AfterConnect")
-		byTypes = !hook.IsValid() || !hook.IsNil()
+		config, byTypes = field(pool, "config", "ConnConfig"), isHook(field(pool, "config", "AfterConnect"))
+		hooked = hooked || byTypes || isHook(field(pool, "config", "PrepareConn")) || isHook(field(pool, "config", "BeforeAcquire"))
 	} else if v.IsValid() && v.Type() == byName {
-		byTypes = false
+		byTypes, hooked, resets = false, false, false
 	}
 	mode := pgx.QueryExecModeCacheStatement
 	if m := field(config, "DefaultQueryExecMode"); m.IsValid() {
 		mode = pgx.QueryExecMode(m.Int())
 	}
 	d := *postgresDialect
+	d.Hooked, d.Resets = hooked, resets
 	d.Storable = func(v any) (any, error) { return storable(v, byTypes) }
 	d.Sendable = func(given []driver.NamedValue, call dialect.Call) (int, error) { return sendable(mode, given, call) }
 	return &d
 }
 
-// noHook is the AfterConnect of pgx's connectors without one. byName is the type of
-// connectors for registered configurations, which have no hooks.
+// isHook reports whether f is the application's function. A field that cannot be found may hold one.
+func isHook(f reflect.Value) bool {
+	return !f.IsValid() || !f.IsNil() && !slices.Contains(noHooks, f.Pointer())
+}
+
+// noHooks are the functions of pgx's connectors without hooks. byName is the type of connectors for
+// registered configurations, which have no hooks.
 var (
-	noHook = reflect.ValueOf(stdlib.GetConnector(pgx.ConnConfig{})).FieldByName("AfterConnect").Pointer()
+	noHooks = func() (all []uintptr) {
+		for _, c := range []driver.Connector{stdlib.GetConnector(pgx.ConnConfig{}), stdlib.GetPoolConnector(nil)} {
+			for _, name := range []string{"AfterConnect", "ResetSession"} {
+				all = append(all, field(reflect.ValueOf(c), name).Pointer())
+			}
+		}
+		return all
+	}()
 	byName = func() reflect.Type {
 		d, _ := stdlib.GetDefaultDriver().(driver.DriverContext)
 		c, _ := d.OpenConnector("")

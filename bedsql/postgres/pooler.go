@@ -5,7 +5,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"reflect"
 	"strconv"
+	"time"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
@@ -51,6 +53,9 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	case err == nil && has.pid == strconv.FormatUint(uint64(pg.PID()), 10):
 		pg.CustomData()[resolvedKey] = has.text
+		if pool := field(reflect.ValueOf(c.Connector), "pool"); pool.IsValid() && !pool.IsNil() {
+			return &borrowed{std}, nil
+		}
 		return conn, nil
 	case std.Conn().Config().DescriptionCacheCapacity <= 0:
 		_ = conn.Close()
@@ -60,6 +65,26 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	pg.CustomData()[resolvedKey] = has.text
 	return &pooled{std}, nil
 }
+
+// borrowed is a connection of a pgxpool, whose other users get it afterwards.
+type borrowed struct{ *stdlib.Conn }
+
+// Bare returns pgx's own connection.
+func (b *borrowed) Bare() driver.Conn { return b.Conn }
+
+// Close implements driver.Conn. It ends a session that adapt has changed.
+func (b *borrowed) Close() error {
+	conn := b.Conn.Conn()
+	if conn.PgConn().CustomData()[adaptedKey] != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}
+	return b.Conn.Close()
+}
+
+// closeTimeout bounds the end of a session.
+const closeTimeout = time.Second
 
 // Close implements io.Closer.
 func (c *connector) Close() error {

@@ -17,6 +17,8 @@ func stdlibConn(conn driver.Conn) *stdlib.Conn {
 	switch c := attempt.Bare(conn).(type) {
 	case *pooled:
 		return c.Conn
+	case *borrowed:
+		return c.Conn
 	case *stdlib.Conn:
 		return c
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -52,10 +53,17 @@ const ofAccount = `SELECT DISTINCT split_part(c, '=', 1), current_setting(split_
 func question(names []string) string {
 	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
 	slices.Sort(all)
-	// Values come in hex, as UTF-8 whatever the client's encoding.
-	return "SELECT name, encode(convert_to(value, 'UTF8'), 'hex') FROM (SELECT 'pid', pg_backend_pid()::text UNION ALL " + searchPath +
-		" UNION ALL " + ofAccount + " UNION ALL SELECT n, current_setting(n, true) FROM unnest(" + quote(sqltext.Array(slices.Compact(all))) +
-		"::text[]) AS n) AS resolved (name, value)"
+	return inHex("SELECT 'pid', pg_backend_pid()::text UNION ALL " + searchPath + " UNION ALL " + ofAccount + " UNION ALL " + current(slices.Compact(all)))
+}
+
+// current returns the query for the settings in names.
+func current(names []string) string {
+	return "SELECT n, current_setting(n, true) FROM unnest(" + quote(sqltext.Array(names)) + "::text[]) AS n"
+}
+
+// inHex returns the query for names and values in hex, as UTF-8 whatever the client's encoding.
+func inHex(query string) string {
+	return "SELECT name, encode(convert_to(value, 'UTF8'), 'hex') FROM (" + query + ") AS resolved (name, value)"
 }
 
 // quote writes a literal independently of standard_conforming_strings and the client's
@@ -82,36 +90,93 @@ type resolved struct{ pid, text string }
 // resolve queries the session of pg. Without a proper answer the text stays empty: some
 // servers with this protocol do not support the query.
 func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (resolved, error) {
-	results, err := pg.Exec(ctx, question(names)).ReadAll()
+	answer, err := ask(ctx, pg, question(names))
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
-		results, err = pg.Exec(ctx, "SELECT 'pid', encode(convert_to(pg_backend_pid()::text, 'UTF8'), 'hex')").ReadAll()
+		answer, err = ask(ctx, pg, "SELECT 'pid', encode(convert_to(pg_backend_pid()::text, 'UTF8'), 'hex')")
 	}
-	if err != nil || len(results) != 1 {
+	if err != nil {
 		return resolved{}, err
 	}
 	var r resolved
 	var list []dialects.Setting
+	for _, s := range answer {
+		switch often, known := usual[s.Key]; {
+		case s.Key == "pid":
+			r.pid = s.Value
+		case known && often != "" && s.Value == often, isNeutral(s.Key):
+		default:
+			list = append(list, s)
+		}
+	}
+	r.text = dialects.Format(list)
+	return r, nil
+}
+
+func isNeutral(name string) bool {
+	prefix, _, _ := strings.Cut(name, ".")
+	return neutral.Has(name) || neutral.Has(prefix+".*")
+}
+
+// ask returns the settings in the answer to a query of inHex.
+func ask(ctx context.Context, pg *pgconn.PgConn, query string) (list []dialects.Setting, err error) {
+	results, err := pg.Exec(ctx, query).ReadAll()
+	if err != nil || len(results) != 1 {
+		return nil, err
+	}
 	for _, row := range results[0].Rows {
 		if len(row) != 2 || row[1] == nil {
 			continue
 		}
 		text, err := hex.DecodeString(string(row[1]))
 		if err != nil {
-			return resolved{}, err
+			return nil, err
 		}
-		key, value := strings.ToLower(string(row[0])), string(text)
-		prefix, _, _ := strings.Cut(key, ".")
-		switch often, known := usual[key]; {
-		case key == "pid":
-			r.pid = value
-		case known && often != "" && value == often, neutral.Has(key), neutral.Has(prefix + ".*"):
-		default:
-			list = append(list, dialects.Setting{Key: key, Value: value})
-		}
+		list = append(list, dialects.Setting{Key: strings.ToLower(string(row[0])), Value: string(text)})
 	}
-	r.text = dialects.Format(list)
-	return r, nil
+	return list, nil
+}
+
+// readNamed implements Dialect.Named.
+func readNamed(ctx context.Context, conn driver.Conn, session string, names []string) (now, unset string, err error) {
+	std := stdlibConn(conn)
+	switch {
+	case std == nil:
+		return session, "", errNotPgx
+	case isPooled(conn):
+		return session, "", errSessionless
+	}
+	query := current(names)
+	if slices.Contains(names, pathSetting) {
+		query = searchPath + " UNION ALL " + current(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == pathSetting }))
+	}
+	list, err := ask(ctx, std.Conn().PgConn(), inHex(query))
+	if err != nil {
+		return session, "", err
+	}
+	return dialects.Replace(session, names, list, usual)
+}
+
+var errSessionless = attempt.Certain(errors.New("behind a pooler that changes servers between transactions, no setting stays with a connection"), dialect.Refused)
+
+const pathSetting = "search_path"
+
+// identifier matches the name of a run-time parameter.
+var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_$]*(\.[a-z_][a-z0-9_$]*)*$`)
+
+// nameable implements Dialect.Nameable.
+func nameable(name, receiptSchema string) error {
+	switch {
+	case !identifier.MatchString(name):
+		return errors.New("it is not the name of a run-time parameter")
+	case isNeutral(name):
+		return errors.New("it affects neither values nor places")
+	case name == "session_authorization", name == "is_superuser", strings.HasPrefix(name, "transaction_"):
+		return errors.New("it belongs to the log-in, or to a single transaction")
+	case (name == pathSetting || name == "role") && receiptSchema == "":
+		return errors.New("it may lead to another table bed_receipt: give the receipts a schema of their own (" + attempt.SchemaParam + ")")
+	}
+	return nil
 }
 
 // sessionText implements Dialect.Session.
@@ -131,7 +196,7 @@ func sessionText(ctx context.Context, conn driver.Conn, like string) (string, er
 // namesOf returns the names that question does not always include.
 func namesOf(list []dialects.Setting) (names []string) {
 	for _, s := range list {
-		if _, known := usual[s.Key]; !known && s.Key != "search_path" && s.Key != execMode && s.Key != schemaSetting && s.Key != "options" {
+		if _, known := usual[s.Key]; !known && s.Key != pathSetting && s.Key != execMode && s.Key != schemaSetting && s.Key != "options" {
 			names = append(names, s.Key)
 		}
 	}
@@ -153,6 +218,7 @@ func adapt(ctx context.Context, conn driver.Conn, has, want string) error {
 	if set == "" {
 		return nil
 	}
+	std.Conn().PgConn().CustomData()[adaptedKey] = true
 	_, err = std.Conn().PgConn().Exec(ctx, set).ReadAll()
 	return err
 }
@@ -212,6 +278,9 @@ func obeys(ctx context.Context, conn driver.Conn, text string) (has, asked strin
 
 // resolvedKey is the key of a connection's resolved settings from its dial.
 const resolvedKey = "github.com/bedsql/bed/resolved"
+
+// adaptedKey marks a connection whose session adapt has changed.
+const adaptedKey = "github.com/bedsql/bed/adapted"
 
 // greet implements Dialect.Greet without a round trip for our own connector: servers with
 // PostgreSQL's protocol report their properties on dialling.

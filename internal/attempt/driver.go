@@ -415,6 +415,8 @@ type Session struct {
 	Memory any
 	// Facts come from its dial.
 	Facts dialect.Facts
+	// Adapted means that its session was changed for one attempt: its pool drops it after that.
+	Adapted bool
 
 	closed bool
 }

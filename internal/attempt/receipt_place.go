@@ -238,6 +238,15 @@ func ReceiptPlace(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r R
 // ownFor stands between the ReceiptSchema and the place to which writes lead.
 const ownFor = " for "
 
+// inDatabase matches a place in PostgreSQL that is within a database.
+var inDatabase = regexp.MustCompile("^(.+" + ownFor + placeName + `)\.` + placeName + "$")
+
+// AnySchema returns a place without the schema to which writes lead, if there is a ReceiptSchema.
+func AnySchema(place string) string { return inDatabase.ReplaceAllString(place, "$1") }
+
+// InPlace reports whether place is an entry's, which may come from AnySchema.
+func InPlace(entry, place string) bool { return entry == place || entry == AnySchema(place) }
+
 // ReceiptRights turns err into a ReceiptRightsError if the account of conn's session lacks a right
 // on bed_receipt. It returns any other err unchanged.
 func ReceiptRights(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, err error) error {

@@ -97,6 +97,15 @@ type Dialect struct {
 	// known or adaptable.
 	Session func(ctx context.Context, conn driver.Conn, like string) (string, error)
 	Adapt   func(ctx context.Context, conn driver.Conn, has, want string) error
+	// Named queries the session of conn for the settings in names, and returns session, an
+	// earlier Facts.Session of it, with their values. unset is a setting without a value; empty
+	// if all have one. Nameable returns why the setting name, in lower case, cannot be queried
+	// and set like this. Default: no setting can.
+	Named    func(ctx context.Context, conn driver.Conn, session string, names []string) (now, unset string, err error)
+	Nameable func(name, receiptSchema string) error
+	// Hooked is set if the connector may run the application's code on its connections. Resets is
+	// set if it may also do so at each checkout, after the dial.
+	Hooked, Resets bool
 	// Pooled reports whether each transaction on conn may get another session of the server, so
 	// that settings do not last. Default: false.
 	Pooled func(conn driver.Conn) bool

@@ -8,14 +8,17 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/target"
 )
 
 // Detail is one entry whole.
 type Detail struct {
 	Entry
 	// Kind is the key of its [Kind] of error; empty without an error.
-	Kind         string `json:"kind"`
-	Settings     string `json:"settings"`
+	Kind     string `json:"kind"`
+	Settings string `json:"settings"`
+	// Session is what [SessionOf] returns.
+	Session      string `json:"session,omitempty"`
 	ReceiptPlace string `json:"receiptPlace,omitempty"`
 	// Verdict is one of the values of the type Verdict.
 	Verdict string `json:"verdict"`
@@ -96,8 +99,17 @@ func (s *Store) Reveal(ctx context.Context, id string, by By) (*Detail, error) {
 	return s.detail(ctx, u, true)
 }
 
+// SessionOf returns the resolved session of an entry's writer. Without values, those of settings of
+// the application's own are left out.
+func SessionOf(u *entry.Unit, values bool) string {
+	if values {
+		return u.Session
+	}
+	return target.Masked(u.Session)
+}
+
 func (s *Store) detail(ctx context.Context, u *entry.Unit, reveal bool) (d *Detail, err error) {
-	d = &Detail{Entry: s.entry(u), Settings: u.Settings, ReceiptPlace: u.Place, Siblings: []Entry{}, Revealed: reveal}
+	d = &Detail{Entry: s.entry(u), Settings: u.Settings, Session: SessionOf(u, reveal), ReceiptPlace: u.Place, Siblings: []Entry{}, Revealed: reveal}
 	if u.LastError != "" {
 		d.Kind = kindOf(u).key()
 	}

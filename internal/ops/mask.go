@@ -2,9 +2,12 @@ package ops
 
 import (
 	"fmt"
+	"net/url"
+	"strings"
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/internal/target"
 )
 
 // mask replaces a value in a displayed error.
@@ -15,6 +18,12 @@ func maskedError(u *entry.Unit) string { return errmask.Mask(u.LastError, values
 
 // valuesOf returns the parameters of a unit as a database could quote them.
 func valuesOf(u *entry.Unit) (all []string) {
+	for s := range strings.SplitSeq(u.Session, ";") {
+		if _, value, _ := strings.Cut(s, "="); target.Masked(s) != s {
+			value, _ = url.PathUnescape(value)
+			all = append(all, strings.TrimPrefix(value, "'"))
+		}
+	}
 	for _, s := range u.Statements {
 		args, err := s.Args()
 		if err != nil {

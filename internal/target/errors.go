@@ -41,12 +41,7 @@ func OtherSession(entry, has string, err error) *ElsewhereError {
 	of, with := strings.Split(entry, ";"), strings.Split(has, ";")
 	only := func(of, other []string) string {
 		of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return slices.Contains(other, s) })
-		for i, s := range of { // a setting of the application's own may be a secret
-			if name, _, _ := strings.Cut(s, "="); strings.ContainsAny(name, ".@") {
-				of[i] = name + "=(not shown)"
-			}
-		}
-		return cmp.Or(strings.Join(of, ";"), "nothing else")
+		return cmp.Or(Masked(strings.Join(of, ";")), "nothing else")
 	}
 	e := &ElsewhereError{Kind: "session", Err: err, Remedy: "give this account the rights or the settings of the application's"}
 	e.Why = fmt.Sprintf("the entry was written in a session that has %s, but this session has %s", only(of, with), only(with, of))
@@ -54,6 +49,18 @@ func OtherSession(entry, has string, err error) *ElsewhereError {
 		e.Why += ": " + err.Error()
 	}
 	return e
+}
+
+// Masked returns the settings of a session without the values of the application's own, which may be
+// a secret or name a person.
+func Masked(session string) string {
+	list := strings.Split(session, ";")
+	for i, s := range list {
+		if name, _, _ := strings.Cut(s, "="); strings.ContainsAny(name, ".@") {
+			list[i] = name + "=(not shown)"
+		}
+	}
+	return strings.Join(list, ";")
 }
 
 func otherSettings(t *delivery.Target, settings string, err error) *ElsewhereError {

@@ -102,7 +102,7 @@ func (p *Pool) On(ctx context.Context, checked bool, f func(driver.Conn) attempt
 			}
 			conn.used = true
 			out = f(&conn.Session)
-			if out.ConnLost || errors.As(out.Err, new(*ElsewhereError)) || p.readOnly(out.Err) {
+			if out.ConnLost || conn.Adapted || errors.As(out.Err, new(*ElsewhereError)) || p.readOnly(out.Err) {
 				return driver.ErrBadConn // the pool drops it
 			}
 			return nil

@@ -32,6 +32,9 @@ type Source struct {
 	// LogTimeout bounds the wait for the log, if an application waits; 0 for the job. The
 	// application's write need not wait for a silent log: see Find.
 	LogTimeout time.Duration
+	// Named means that its units keep settings of their own (bedsql.Config.SessionSettings). Roams
+	// means that these decide where unqualified names lead.
+	Named, Roams bool
 
 	place atomic.Pointer[Place]
 }
@@ -83,6 +86,9 @@ func (s *Source) Find(ctx context.Context, conn driver.Conn, certain bool) (*Pla
 	name, err := attempt.ReceiptPlace(ctx, s.Dialect, conn, s.Receipts)
 	if err != nil && (s.LogTimeout == 0 || !s.Dialect.Class(err).Answered()) {
 		return nil, err
+	}
+	if s.Roams {
+		name = attempt.AnySchema(name)
 	}
 	place := &Place{name, assumed}
 	s.place.Store(place)
@@ -162,10 +168,10 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *entry.Unit) er
 		}
 	}
 	switch {
-	case u.Place != "" && u.Place != place.Name:
+	case u.Place != "" && !attempt.InPlace(u.Place, place.Name):
 		s.place.Store(nil) // an operator may act
 		return OtherPlace(u.Place, place.Name)
-	case u.Place == place.Name, u.Undo != nil: // of a part whose place was never known nothing is applied
+	case u.Place != "" || place.Name == "", u.Undo != nil: // of a part whose place was never known nothing is applied
 		return nil
 	}
 	if err := s.Log.Locate(ctx, u, place.Name, u.Session); err != nil {
@@ -181,7 +187,7 @@ func SamePlace(ctx context.Context, t *delivery.Target, conn driver.Conn, u *ent
 		return nil
 	}
 	place, err := attempt.ReceiptPlace(ctx, t.Dialect, conn, attempt.Receipts{Schema: t.ReceiptSchema})
-	if err == nil && place != u.Place {
+	if err == nil && !attempt.InPlace(u.Place, place) {
 		err = OtherPlace(u.Place, place)
 	}
 	return err

@@ -95,6 +95,13 @@ func adapt(ctx context.Context, t *delivery.Target, conn driver.Conn, has string
 // them.
 func StillIn(ctx context.Context, t *delivery.Target, conn driver.Conn) error {
 	d := t.Dialect
+	if d.Resets && t.Session != "" {
+		has, err := d.Session(ctx, conn, t.Session)
+		if err != nil {
+			return err
+		}
+		return adapt(ctx, t, conn, has)
+	}
 	if d.Pooled == nil || !d.Pooled(conn) || t.Session == "" && d.Obeys == nil {
 		return nil
 	}
@@ -123,6 +130,10 @@ func (s *Source) InSession(ctx context.Context, conn driver.Conn, u *entry.Unit)
 	}
 	switch has := known.Facts.Session; {
 	case has == u.Session:
+	case u.Session != "" && s.Named:
+		t := s.Target
+		t.Session, known.Adapted = u.Session, true
+		return adapt(ctx, &t, known, has)
 	case u.Session != "":
 		return OtherSession(u.Session, has, nil)
 	case u.Lease.Deadline.IsZero() && !u.AtOnce: // it is not in the log, or not yet

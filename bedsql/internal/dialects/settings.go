@@ -175,6 +175,28 @@ func Changes(has, want string, usual map[string]string) ([]Setting, error) {
 	return changes, nil
 }
 
+// Replace returns the settings of text with the values of names in list. unset is one of names
+// without a value. usual is as for Changes.
+func Replace(text string, names []string, list []Setting, usual map[string]string) (now, unset string, err error) {
+	all, err := Parse(text)
+	all = slices.DeleteFunc(all, func(s Setting) bool { return slices.Contains(names, s.Key) })
+	for _, name := range names {
+		i := slices.IndexFunc(list, func(s Setting) bool { return s.Key == name })
+		switch often := usual[name]; {
+		case i < 0:
+			return text, name, err
+		case len(list[i].Value) > maxNamed:
+			return text, "", fmt.Errorf("the value of %s is longer than %d bytes", name, maxNamed)
+		case often == "" || list[i].Value != often:
+			all = append(all, list[i])
+		}
+	}
+	return Format(all), "", err
+}
+
+// maxNamed is the maximum size of a value that must not be stored as its digest.
+const maxNamed = 1 << 10
+
 // escape writes special characters and non-text as %XX.
 func escape(s, special string) string {
 	text := utf8.ValidString(s)

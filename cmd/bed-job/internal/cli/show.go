@@ -89,10 +89,11 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 				v.Statements[i].TypedParameters = s.Params
 			}
 		}
+		v.Session = ops.SessionOf(u, values)
 		return printJSON(a.Out, v)
 	}
 	var b bytes.Buffer
-	showUnit(a, &b, u, judged[0])
+	showUnit(a, &b, u, judged[0], values)
 	for i, s := range u.Statements {
 		showStatement(&b, s, i, len(u.Statements), values)
 	}
@@ -100,7 +101,7 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 	return err
 }
 
-func showUnit(a *app, b io.Writer, u *entry.Unit, j ops.Judgement) {
+func showUnit(a *app, b io.Writer, u *entry.Unit, j ops.Judgement, values bool) {
 	now := logClock(a, u)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
@@ -143,6 +144,7 @@ func showUnit(a *app, b io.Writer, u *entry.Unit, j ops.Judgement) {
 	row("Verdict", j.Short()+": "+j.Advice(u))
 	row("Not replayable", u.NotReplayable)
 	row("Settings", u.Settings)
+	row("Session", ops.SessionOf(u, values))
 	row("Receipt in", u.Place)
 	if u.Unreadable != nil {
 		row("Unreadable", u.Unreadable.Error())

@@ -23,7 +23,7 @@ under its order key, if there is one), blocks (how many wait behind it), lastErr
 first in its way; else left out),
 inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
-settings, group (its role in a compensable group: part, recorded, compensating or
+settings, session (what else decided what its writer's session means, when known), group (its role in a compensable group: part, recorded, compensating or
 halfCompensated; else left out), cause (why the group is compensated), and statements, each with
 its sql, its requiredRows (=1 or >=1) if it must change a number of rows, and compensates (the
 data source whose part it compensates). Times are RFC 3339 in UTC.`
@@ -33,6 +33,7 @@ data source whose part it compensates). Times are RFC 3339 in UTC.`
 type unitView struct {
 	ops.Entry
 	Settings     string          `json:"settings"`
+	Session      string          `json:"session,omitempty"`
 	ReceiptPlace string          `json:"receiptPlace,omitempty"`
 	Statements   []statementView `json:"statements"`
 	// Verdict and its detail are there when targets were asked.
@@ -49,7 +50,7 @@ type statementView struct {
 
 // viewOf makes the view of a unit; j is nil when no target was asked.
 func viewOf(a *app, u *entry.Unit, j *ops.Judgement) unitView {
-	v := unitView{Entry: ops.EntryOf(u, a.minAge), Settings: u.Settings, ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements))}
+	v := unitView{Entry: ops.EntryOf(u, a.minAge), Settings: u.Settings, Session: ops.SessionOf(u, false), ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements))}
 	if j != nil {
 		v.Verdict, v.VerdictDetail = j.Verdict, j.Detail
 	}
