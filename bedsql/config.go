@@ -160,9 +160,9 @@ type Config struct {
 	// are run-time parameters (app.tenant_id, role, search_path), on MySQL and MariaDB user
 	// variables (@tenant). Each logged write reads them on its connection before anything else, in
 	// one round trip; a local transaction reads them once, before its COMMIT. The entry keeps the
-	// values. Retries and the job set them before the statements run. A write whose connection
-	// lacks one of them, or cannot be reached, returns an error and is not logged. role and
-	// search_path need a ReceiptSchema. Default nil: none, with one warning if the driver has
+	// values. Retries and the job set them before the statements run. Without a connection to read
+	// them from, a write returns ErrNotLogged; a setting without a value is an error, too. role and
+	// search_path need a ReceiptSchema. Default nil: none, with one warning if pgx's connector has
 	// hooks. An empty list says that the hooks change nothing that matters.
 	SessionSettings []string
 	// Guard is the policy for a write that is not idempotent. Default GuardWarn.

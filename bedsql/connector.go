@@ -121,6 +121,9 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	}
 	cfg = cfg.withDefaults()
 	log := cfg.Logger.WithField("data_source", t.DataSource)
+	if err := nameSettings(&t, &cfg, log); err != nil {
+		return nil, err
+	}
 	c := &connector{
 		dialect: t.Dialect,
 		cfg:     cfg,
@@ -131,9 +134,6 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	c.reach(t, attempt.Receipts{
 		LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
 	})
-	if err := c.nameSettings(); err != nil {
-		return nil, err
-	}
 	if t.DriverLog != nil {
 		t.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
@@ -169,7 +169,8 @@ const maxOwnConns = 32
 // reach sets the target of c, and the configuration of its receipts.
 func (c *connector) reach(t delivery.Target, r attempt.Receipts) {
 	c.target = target.New(t, r, c.cfg.Storage, c.cfg.LogTimeout)
-	c.target.Named, c.target.Roams = len(c.cfg.SessionSettings) > 0, roams(c.cfg.SessionSettings)
+	named := c.cfg.SessionSettings
+	c.target.Named, c.target.Roams = len(named) > 0, slices.Contains(named, "search_path") || slices.Contains(named, "role")
 	c.receipts = c.target.Receipts
 	c.keys = &keyed.Source{Name: t.DataSource, Flavor: t.Dialect.Flavor, Log: c.log}
 	c.pool = c.target.NewPool(maxOwnConns, c.dial)

@@ -142,13 +142,13 @@ func readNamed(ctx context.Context, conn driver.Conn, session string, names []st
 	std := stdlibConn(conn)
 	switch {
 	case std == nil:
-		return session, "", errNotPgx
+		return session, "", attempt.Certain(errNotPgx, dialect.Refused)
 	case isPooled(conn):
 		return session, "", errSessionless
 	}
 	query := current(names)
 	if slices.Contains(names, pathSetting) {
-		query = searchPath + " UNION ALL " + current(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == pathSetting }))
+		query = searchPath + " UNION ALL " + query // the first row of a name counts
 	}
 	list, err := ask(ctx, std.Conn().PgConn(), inHex(query))
 	if err != nil {

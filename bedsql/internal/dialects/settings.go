@@ -186,7 +186,7 @@ func Replace(text string, names []string, list []Setting, usual map[string]strin
 		case i < 0:
 			return text, name, err
 		case len(list[i].Value) > maxNamed:
-			return text, "", fmt.Errorf("the value of %s is longer than %d bytes", name, maxNamed)
+			return text, "", attempt.Certain(fmt.Errorf("the value of %s is longer than %d bytes", name, maxNamed), dialect.Refused)
 		case often == "" || list[i].Value != often:
 			all = append(all, list[i])
 		}

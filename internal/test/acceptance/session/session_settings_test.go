@@ -388,7 +388,7 @@ func TestWriteWithoutItsSettingsIsRefused(t *testing.T) {
 		refused("no tenant", "is not set")
 		a.p.Refuse()
 		a.Wrapped = a.OpenTarget(a.target)
-		if err := ways["single"](a, as("beta"), 1); err == nil || errors.Is(err, bedsql.ErrPending) || !strings.Contains(err.Error(), "nothing was run") {
+		if err := ways["single"](a, as("beta"), 1); !errors.Is(err, bedsql.ErrNotLogged) || bedsql.OutcomeOf(err) != bedsql.OutcomeNotAccepted || !strings.Contains(err.Error(), variable[db.Driver]) {
 			t.Errorf("without a connection: %v", err)
 		}
 		a.p.Accept()
