@@ -568,3 +568,44 @@ func TestNamedSearchPathLeadsEachWriteToItsOwnTable(t *testing.T) {
 	}
 	r.WantNoLog()
 }
+
+// A write reads its settings in one message, a local transaction once, and neither without names.
+func TestSettingsAreReadOnceForEachEntry(t *testing.T) {
+	t.Parallel()
+	a := newTenants(t, testdb.Postgres(t))
+	named := a.Wrapped
+	a.Cfg.SessionSettings = []string{}
+	for _, c := range []struct {
+		pool *sql.DB
+		want int
+	}{{named, 1}, {a.OpenTarget(a.target), 0}} {
+		a.Wrapped = c.pool
+		c.pool.SetMaxOpenConns(1)
+		asked := a.p.Count(testproxy.Text("current_setting(n, true)"))
+		for i, write := range []func(id int) error{
+			func(id int) error { return ways["single"](a, as("beta"), id) }, // its dial asks, too
+			func(id int) error { return ways["single"](a, as("beta"), id) },
+			func(id int) error {
+				tx, err := c.pool.BeginTx(as("beta"), nil)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = tx.Rollback() }()
+				for n := range 3 {
+					if _, err := tx.Exec(note(id + n)); err != nil {
+						return err
+					}
+				}
+				return tx.Commit()
+			},
+		} {
+			before := asked()
+			if err := write(1 - 100*c.want + 10*i); err != nil {
+				t.Fatal(err)
+			}
+			if n := asked() - before; i > 0 && n != c.want {
+				t.Errorf("%d names, write %d: asked %d times", c.want, i, n)
+			}
+		}
+	}
+}
