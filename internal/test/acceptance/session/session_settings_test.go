@@ -176,6 +176,29 @@ var ways = map[string]func(a *tenants, ctx context.Context, id int) error{
 		}
 		return tx.Commit()
 	},
+	"recorded in a transaction": func(a *tenants, ctx context.Context, id int) error {
+		tx, err := a.LogDB.Open(a.T).Begin()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		ctx, st, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
+		if err != nil {
+			return err
+		}
+		if _, err := a.Wrapped.ExecContext(ctx, note(id)); err != nil {
+			return err
+		}
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+		return st.End(ctx)
+	},
+	"under a key": func(a *tenants, ctx context.Context, id int) error {
+		ctx, _ = bedsql.WithIdempotencyKey(ctx, fmt.Sprint("note ", id))
+		_, err := a.Wrapped.ExecContext(ctx, note(id))
+		return err
+	},
 	"staged": func(a *tenants, ctx context.Context, id int) error {
 		ctx, st, err := bedsql.Begin(ctx, bedsql.Staged())
 		if err != nil {
@@ -196,6 +219,9 @@ func TestSettingsOfAnEntryComeWithItsDelivery(t *testing.T) {
 		for name, write := range ways {
 			for _, logging := range []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure} {
 				for _, sync := range []bool{true, false} {
+					if logging != bedsql.LogBefore && (name == "staged" || name == "recorded in a transaction") {
+						continue // they always log first
+					}
 					t.Run(fmt.Sprintf("%s/%d/%t", name, logging, sync), func(t *testing.T) {
 						t.Parallel()
 						a := newTenants(t, rig.FreshLike(t, db), rig.ExactlyOnce, func(c *bedsql.Config) { c.Logging, c.NoSyncRetry = logging, !sync })
@@ -608,4 +634,19 @@ func TestSettingsAreReadOnceForEachEntry(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A pooler may give each transaction another server's session.
+func TestSettingsBehindAPoolerAreRefused(t *testing.T) {
+	t.Parallel()
+	rig.Poolers(t)
+	db := testdb.Postgres(t)
+	r := rig.New(t, testdb.PgBouncer(t, db), func(c *bedsql.Config) { c.SessionSettings = []string{"app.tenant_id"} })
+	r.Bare = db.Open(t)
+	r.Account(1)
+	if err := r.Fails(r.Wrapped, rig.AddOne); !strings.Contains(err.Error(), "pooler") || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+		t.Errorf("%v", err)
+	}
+	r.WantBalances(1)
+	r.WantNoLog()
 }
