@@ -56,7 +56,8 @@ type Unit struct {
 	// zone, search path): a canonical text without host, account or password. The unit is
 	// delivered in a session with these settings.
 	Settings string
-	// Session is the resolved session of the writer (dialect.Facts.Session); empty if unknown.
+	// Session is the resolved session of the writer (dialect.Facts.Session), with the settings of
+	// bedsql.Config.SessionSettings; empty if unknown.
 	Session string
 	// Account is the writer's account if Session is empty; empty if unknown, too.
 	Account string
