@@ -9,7 +9,8 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// session reaches a data source with one set of settings.
+// session reaches a data source with one set of settings, except for the values of the
+// application's own, which Source.Follow sets.
 type session struct {
 	*target.Source
 	pool *target.Pool
@@ -57,7 +58,7 @@ func (s *source) session(u *entry.Unit) (*session, func(), error) {
 	defer s.others.mu.Unlock()
 	var found *session
 	for i, other := range s.others.list {
-		if other.Settings == u.Settings && other.Session == u.Session {
+		if other.Settings == u.Settings && (other.Session == u.Session || target.Masked(other.Session) == target.Masked(u.Session)) {
 			found = other
 			s.others.list = append(s.others.list[:i:i], s.others.list[i+1:]...)
 			break

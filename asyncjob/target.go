@@ -198,6 +198,10 @@ func (s *source) deliver(ctx context.Context, u *entry.Unit, run attempt.Runner)
 	defer leave()
 	a := try{NoConn: true}
 	out, dialled := session.pool.On(ctx, false, func(conn driver.Conn) attempt.Outcome {
+		if err := session.Follow(ctx, conn, u); err != nil {
+			a = try{NoConn: true, Outcome: attempt.Failed(session.Dialect, err, true)}
+			return a.Outcome
+		}
 		a = s.attempt(ctx, session, attempt.Bare(conn), u, run)
 		return a.Outcome
 	})

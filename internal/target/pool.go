@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -41,6 +42,7 @@ func (s *Source) NewPool(size int, dial func(context.Context) (attempt.Session, 
 func (s *Source) Greeted(size int) *Pool {
 	return s.NewPool(size, func(ctx context.Context) (attempt.Session, error) {
 		conn, facts, err := Dial(ctx, &s.Target)
+		facts.Session = cmp.Or(s.Session, facts.Session)
 		return attempt.Session{Conn: conn, Facts: facts}, err
 	})
 }

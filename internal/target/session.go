@@ -119,6 +119,22 @@ func StillIn(ctx context.Context, t *delivery.Target, conn driver.Conn) error {
 	return err
 }
 
+// Follow brings a connection of s.Greeted to the session of u, which sets the same settings as s's.
+// They may differ in values of the application's own.
+func (s *Source) Follow(ctx context.Context, conn driver.Conn, u *entry.Unit) error {
+	known, ok := conn.(*attempt.Session)
+	if !ok || u.Session == "" || u.Session == known.Facts.Session {
+		return nil
+	}
+	t := s.Target
+	t.Session = u.Session
+	err := adapt(ctx, &t, known.Conn, known.Facts.Session)
+	if err == nil {
+		known.Facts.Session = u.Session
+	}
+	return err
+}
+
 // InSession makes sure that u runs in the session of its entry, because nothing of u was sent in
 // another one. An entry has no session if no connection of its kind had been dialled; it gets its
 // session now. Only an *attempt.Session knows its session; any other connection was dialled for u,
@@ -126,7 +142,9 @@ func StillIn(ctx context.Context, t *delivery.Target, conn driver.Conn) error {
 func (s *Source) InSession(ctx context.Context, conn driver.Conn, u *entry.Unit) error {
 	known, ok := conn.(*attempt.Session)
 	if !ok {
-		return StillIn(ctx, &s.Target, conn)
+		t := s.Target
+		t.Session = u.Session
+		return StillIn(ctx, &t, conn)
 	}
 	switch has := known.Facts.Session; {
 	case has == u.Session:
