@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,6 +19,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
@@ -649,4 +651,41 @@ func TestSettingsBehindAPoolerAreRefused(t *testing.T) {
 	}
 	r.WantBalances(1)
 	r.WantNoLog()
+}
+
+// The job needs no connection for each tenant.
+func TestJobServesManyTenantsOnFewConnections(t *testing.T) {
+	t.Parallel()
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		const tenantsOf = 40
+		a := newTenants(t, db, rig.NoSyncRetry)
+		a.p.CutBefore(testproxy.Text("INSERT INTO note"))
+		if _, err := a.Wrapped.ExecContext(as("beta"), note(0)); !errors.Is(err, bedsql.ErrPending) {
+			t.Fatal(err)
+		}
+		of, want := a.WantOneLog(), []string{"beta"}
+		var units []*entry.Unit
+		for id := 1; id <= tenantsOf; id++ {
+			tenant := fmt.Sprint("tenant", id%7, "-", id)
+			units = append(units, &entry.Unit{ID: entry.NewID(), DataSource: of.DataSource, Settings: of.Settings,
+				Session: strings.Replace(of.Session, "beta", tenant, 1), Statements: []entry.Statement{{SQL: note(id)}}})
+			want = append(want, tenant)
+		}
+		if err := a.Storage.Add(t.Context(), time.Minute, units...); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range units {
+			if err := a.Storage.Release(t.Context(), u, entry.Verdict{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := a.p.Accepted()
+		if report := a.RunOnce(); report.Delivered != tenantsOf+1 {
+			t.Errorf("the job: %s", report)
+		}
+		a.want(want...)
+		if n := a.p.Accepted() - before; n > tenantsOf/2 {
+			t.Errorf("%d connections for %d tenants", n, tenantsOf)
+		}
+	})
 }
