@@ -14,6 +14,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/keyed"
@@ -245,12 +246,13 @@ func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	return attempt.Session{Conn: conn, Facts: facts}, err
 }
 
-// dialClass is the class of a failed dial. A refusal is final only until one dial has succeeded.
-// After that a log-in fails because credentials rotate, an account is locked or a database is
-// restored. A write waits for the end of that in the log, as the job does.
+// dialClass is the class of a failed dial. A refused log-in is never final: credentials rotate, an
+// account is locked for a while. Another refusal (an unknown database) is final only until one dial
+// has succeeded; after that a database is being restored. A write waits for the end of that in the
+// log, as the job does.
 func (c *connector) dialClass(err error) dialect.Class {
 	class := c.dialect.DialClass(err)
-	if class == dialect.Refused && (c.origin != nil || c.session.Load() != nil) {
+	if class == dialect.Refused && (c.origin != nil || c.session.Load() != nil || dberr.Of(err).NotAdmitted()) {
 		return dialect.Unreachable
 	}
 	return class

@@ -121,7 +121,7 @@ func (b *backend) definite(err error) bool {
 // refused reports whether the database rejected the content of a write, so that a part of
 // the write might pass. It returns false for an unreachable database and for contention.
 func (b *backend) refused(err error) bool {
-	return errors.Is(err, errHeld) || b.Answered(err) && !b.passing(err)
+	return errors.Is(err, errHeld) || b.Answered(err) && !b.passing(err) && !errors.As(err, new(*dialError))
 }
 
 // errNotSent marks failures other than dial errors from before a statement left.

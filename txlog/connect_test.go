@@ -32,3 +32,13 @@ func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
 		t.Errorf("Connect: %v", err)
 	}
 }
+
+// A refused log-in is not about one write of several that share a statement.
+func TestRefusedLoginRefusesNoWrite(t *testing.T) {
+	t.Parallel()
+	b := &backend{logdb.Backend{Answered: func(error) bool { return true }}}
+	denied := errors.New("access denied")
+	if err := (&dialError{denied}); b.refused(err) || b.passing(err) || !b.definite(err) || !b.refused(denied) {
+		t.Errorf("refused %v, passing %v, definite %v; the same of a statement: refused %v", b.refused(err), b.passing(err), b.definite(err), b.refused(denied))
+	}
+}

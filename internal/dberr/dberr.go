@@ -110,6 +110,17 @@ func (c Code) Denied() bool {
 	return c.State == "42501" // insufficient_privilege
 }
 
+// NotAdmitted reports whether the code means that the server does not let the account in: a
+// wrong or expired password, a locked account, a host that it may not come from. It holds for
+// the error of a dial; a trigger may raise the same SQLSTATE.
+func (c Code) NotAdmitted() bool {
+	switch c.Number {
+	case 1045, 1130, 1698, 1820, 1862, 3118, 4151: // MySQL's
+		return true
+	}
+	return strings.HasPrefix(c.State, "28")
+}
+
 // Duplicate reports whether the code means an existing value of a unique key, in the log's
 // own tables. For the application's writes, the dialects' lists classify the code
 // (dialect.Duplicate).

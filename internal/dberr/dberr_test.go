@@ -57,3 +57,21 @@ func TestAMissingRightIsToldByItsCode(t *testing.T) {
 		}
 	}
 }
+
+func TestARefusedLoginIsToldByItsCode(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		&mysql.MySQLError{Number: 1045, SQLState: [5]byte{'2', '8', '0', '0', '0'}}: true,
+		&mysql.MySQLError{Number: 1862, SQLState: [5]byte{'H', 'Y', '0', '0', '0'}}: true,
+		&mysql.MySQLError{Number: 4151, SQLState: [5]byte{'H', 'Y', '0', '0', '0'}}: true,
+		&mysql.MySQLError{Number: 1049, SQLState: [5]byte{'4', '2', '0', '0', '0'}}: false, // an unknown database
+		&pgconn.PgError{Code: "28P01"}:                                              true,
+		&pgconn.PgError{Code: "28000"}:                                              true,
+		&pgconn.PgError{Code: "3D000"}:                                              false,
+		sqliteError(8):                                                              false,
+	} {
+		if got := Of(fmt.Errorf("dialling: %w", err)).NotAdmitted(); got != want {
+			t.Errorf("%v: not admitted %v, want %v", err, got, want)
+		}
+	}
+}

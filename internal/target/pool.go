@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -120,12 +121,15 @@ func (p *Pool) readOnly(err error) bool {
 }
 
 // Ask is On for f, a question. It drops the connection after an error, because of its unknown
-// state.
+// state. An error without a connection is Unreachable: it answers no question.
 func (p *Pool) Ask(ctx context.Context, f func(driver.Conn) error) error {
-	out, _ := p.On(ctx, false, func(conn driver.Conn) attempt.Outcome {
+	out, dialled := p.On(ctx, false, func(conn driver.Conn) attempt.Outcome {
 		err := f(conn)
 		return attempt.Outcome{Err: err, ConnLost: err != nil}
 	})
+	if !dialled {
+		return attempt.Certain(out.Err, dialect.Unreachable)
+	}
 	return out.Err
 }
 

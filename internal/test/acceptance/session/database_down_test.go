@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
@@ -124,10 +125,11 @@ func TestNonWriteGetsTheDriversErrorWhenDown(t *testing.T) {
 	})
 }
 
-func TestRefusedLoginIsTheDriversError(t *testing.T) {
+// A wrong password and one that was just replaced are the same to the server.
+func TestRefusedFirstLoginLeavesTheWriteToTheJob(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		r := rig.New(t, db)
+		r := rig.New(t, db, rig.NoSyncRetry)
 		r.Account(100)
 		stranger := db
 		if db.Driver == testdb.DriverMySQL {
@@ -138,16 +140,24 @@ func TestRefusedLoginIsTheDriversError(t *testing.T) {
 		_, want := stranger.Open(t).Exec("UPDATE account SET balance = 1")
 		pool := r.Open(stranger.DSN)
 		_, err := pool.Exec("UPDATE account SET balance = 1")
-		r.WantOutcome(rig.Refused, err)
-		if want == nil || err.Error() != want.Error() || !rig.HoldsDriversOwn(db, err) {
-			t.Errorf("%v, want the driver's own %v", err, want)
+		r.WantOutcome(rig.Pending, err)
+		if want == nil || !strings.Contains(err.Error(), want.Error()) || !rig.HoldsDriversOwn(db, err) {
+			t.Errorf("%v, want in it the driver's own %v", err, want)
 		}
-		st, err := pool.Prepare(r.Q("UPDATE account SET balance = ?"))
-		if err == nil {
-			_ = st.Close()
-			t.Error("Prepare succeeded although the login is refused")
+		if u := r.WantOneLog(); u.InDoubt || u.Parked {
+			t.Errorf("nothing was sent, and nobody refused the write: %+v", u)
 		}
-		r.WantNoLog()
+		if err := pool.Ping(); err == nil || err.Error() != want.Error() {
+			t.Errorf("Ping: %v, want the driver's own %v", err, want)
+		}
+		// The job's own login is refused, too.
+		job := r.JobFor(asyncjob.Targets{r.Logs()[0].DataSource: rig.TargetOf(t, stranger)}, func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1 })
+		if report, err := job.RunOnce(t.Context()); err != nil || report.Parked+report.Failed != 0 {
+			t.Errorf("the job: %v, %v", report, err)
+		}
+		if u := r.WantOneLog(); u.InDoubt || u.Parked || u.Tries != 0 {
+			t.Errorf("a refused login counts as a try: %+v", u)
+		}
 		r.WantBalances(100)
 	})
 }
@@ -189,13 +199,16 @@ func TestLogInRefusedForAMomentLosesNoWrite(t *testing.T) {
 		if _, err := pool.Begin(); bedsql.OutcomeOf(err) != bedsql.OutcomeNotAccepted || !rig.HoldsDriversOwn(db, err) {
 			t.Errorf("BeginTx: %v is %v", err, bedsql.OutcomeOf(err))
 		}
-		if _, err := r.Open(app.DSN).Exec(rig.AddOne); bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
-			t.Errorf("a first connection that is refused gives %v (%v)", bedsql.OutcomeOf(err), err)
+		first := r.Open(app.DSN)
+		if _, err := first.Begin(); bedsql.OutcomeOf(err) != bedsql.OutcomeNotAccepted {
+			t.Errorf("BeginTx on a first connection: %v is %v", err, bedsql.OutcomeOf(err))
 		}
+		_, err = first.Exec(rig.AddOne)
+		rig.WantPending(t, err)
 		r.Exec(unlock)
 		r.Must(pool, rig.AddOne)
-		r.Drain(r.Job())
-		r.WantBalances(104)
+		r.Drain(r.JobFor(asyncjob.Targets{r.Logs()[0].DataSource: rig.TargetOf(t, app)}))
+		r.WantBalances(105)
 	})
 }
 
