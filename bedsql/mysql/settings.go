@@ -67,9 +67,6 @@ func settings(cfg *mysql.Config, receiptSchema string) string {
 // with returns the target of cfg in a session with other settings. The neutral parameters
 // stay.
 func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Target, error) {
-	if beforeConnect(cfg) != nil {
-		return delivery.Target{}, errors.New("its connector has a BeforeConnect function, which cannot be copied")
-	}
 	var query []string
 	for key, value := range params(cfg) {
 		if neutral.Has(variableName(key)) {
@@ -94,6 +91,9 @@ func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Tar
 	own.DataSource = name
 	to.User, to.Passwd, to.Net, to.Addr, to.DBName = cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName
 	to.TLS, to.Logger, to.DialFunc = cfg.TLS, cfg.Logger, cfg.DialFunc
+	if err := to.Apply(mysql.BeforeConnect(beforeConnect(cfg))); err != nil {
+		return delivery.Target{}, err
+	}
 	t, err := target(to, own)
 	switch {
 	case err != nil:

@@ -1,9 +1,15 @@
 package mysql
 
 import (
+	"context"
+	"crypto/rand"
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 func TestSettingsHoldNoSecretAddressOrAccount(t *testing.T) {
@@ -48,6 +54,45 @@ func TestUnusableSettingsAreNotApplied(t *testing.T) {
 	for _, settings := range []string{"=", "a", "a=%zz", ";", "timeout=3s", "tls=false", "loc=Nowhere/Land", "interpolateParams=perhaps", "autocommit=0", "a&b=c", "charset=a&autocommit=0", "loc=Local(+01:00,+02:00)", "strict=true"} {
 		if got, err := target.With(settings); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q gives %q and %q (%v)", settings, got.DataSource, got.Settings, err)
+		}
+	}
+}
+
+// A password that changes comes from the application's hook, in each session.
+func TestSessionsWithOtherSettingsHaveTheHook(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	cfg, err := mysql.ParseDSN(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, wrong := cfg.Passwd, rand.Text()
+	password := ""
+	cfg.User, cfg.Passwd = "u"+strings.ToLower(wrong[:12]), "old"
+	admin := db.Open(t)
+	account := cfg.User + "@'%'"
+	must(t, admin, "CREATE USER "+account+" IDENTIFIED BY '"+right+"new'", "GRANT ALL ON `"+db.Name+"`.* TO "+account)
+	t.Cleanup(func() { _, _ = admin.Exec("DROP USER " + account) })
+	if err := cfg.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) error { c.Passwd = password; return nil })); err != nil {
+		t.Fatal(err)
+	}
+	for _, settings := range []string{"", "sql_mode='ANSI_QUOTES'", "multiStatements=true;time_zone='+09:00'"} {
+		target, err := TargetOf(cfg, "orders")
+		if err == nil && settings != "" {
+			target, err = target.With(settings)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []string{wrong, right + "new"} {
+			password = p
+			conn, err := target.Connector.Connect(t.Context())
+			if err == nil {
+				_ = conn.Close()
+			}
+			if (err == nil) != (p != wrong) {
+				t.Errorf("with the settings %q and the right password %v: %v", settings, p != wrong, err)
+			}
 		}
 	}
 }
