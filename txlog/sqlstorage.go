@@ -3,6 +3,7 @@ package txlog
 import (
 	"cmp"
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -70,7 +71,14 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 			return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", found.Flavor, err)
 		}
 	}
-	connector, err := found.Connector(dsn)
+	connect := found.Connector
+	if before := s.options.before; before != nil {
+		if found.Hooked == nil {
+			return nil, fmt.Errorf("txlog: WithBeforeConnect has no use for a %s log: its driver has no such function", found.Flavor)
+		}
+		connect = func(dsn string) (driver.Connector, error) { return found.Hooked(dsn, before) }
+	}
+	connector, err := connect(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", found.Flavor, err)
 	}
@@ -269,6 +277,8 @@ type options struct {
 
 	logger logrus.FieldLogger
 	slog   slogger.Logger
+
+	before func(ctx context.Context, cfg any) error
 }
 
 // The defaults of the options.
@@ -290,6 +300,15 @@ func WithoutCreate() Option { return func(o *options) { o.create = false } }
 // to 32; to 1 for SQLite, where writers queue better within the process than at the file.
 // Values below 1 mean the default.
 func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
+
+// WithBeforeConnect sets a function that is called before each dial with the driver's
+// configuration of that connection, a *mysql.Config or a *pgx.ConnConfig. It may set a
+// password or certificates that change, but must not change the address or the database. Its
+// error fails the dial. It must be safe for concurrent use. By default the DSN says
+// everything. SQLite has no passwords: Open then returns an error.
+func WithBeforeConnect(f func(ctx context.Context, cfg any) error) Option {
+	return func(o *options) { o.before = f }
+}
 
 // WithLogger sets the logger for warnings. Open logs one for each weakness of the promise: a
 // setting of the log's server (a Galera cluster's), or an untested product. Defaults to

@@ -9,9 +9,13 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
 	_ "github.com/bedsql/bed/bedsql/mysql"
@@ -438,4 +442,63 @@ func TestRetriedUnitIsDueDespiteClockStep(t *testing.T) {
 		}
 		claim("once given back", 1)
 	})
+}
+
+// The DSN has a wrong user or database; the function corrects it for each connection.
+func TestFunctionBeforeConnectCompletesTheDSN(t *testing.T) {
+	t.Parallel()
+	const nobody = "nobody_of_this_name"
+	refused := errors.New("no token today")
+	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t)} {
+		var calls atomic.Int64
+		var fails atomic.Bool
+		user := ""
+		before := func(_ context.Context, cfg any) error {
+			calls.Add(1)
+			switch c := cfg.(type) {
+			case *mysql.Config:
+				c.User = user
+			case *pgx.ConnConfig:
+				c.User = user
+			default:
+				t.Errorf("called with a %T", cfg)
+			}
+			if fails.Load() {
+				return refused
+			}
+			return nil
+		}
+		wrong := db
+		if cfg, err := mysql.ParseDSN(db.DSN); db.Driver == testdb.DriverMySQL && err == nil {
+			user, cfg.User = cfg.User, nobody
+			wrong.DSN = cfg.FormatDSN()
+		} else if cfg, err := pgx.ParseConfig(db.DSN); err == nil {
+			user, wrong.DSN = cfg.User, db.DSN+"&user="+nobody
+		}
+		if s, err := txlog.Open(t.Context(), db.Driver, wrong.DSN); err == nil {
+			_ = s.Close()
+			t.Fatalf("%s: without the function the log was opened", db.Driver)
+		}
+		s := open(t, wrong, txlog.WithBeforeConnect(before))
+		if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err != nil || calls.Load() == 0 {
+			t.Errorf("%s: Add after %d calls: %v", db.Driver, calls.Load(), err)
+		}
+		fails.Store(true)
+		if _, err := txlog.Open(t.Context(), db.Driver, wrong.DSN, txlog.WithBeforeConnect(before)); !errors.Is(err, refused) {
+			t.Errorf("%s: Open while the function fails: %v", db.Driver, err)
+		}
+	}
+	lite := testdb.SQLite(t)
+	if _, err := txlog.Open(t.Context(), lite.Driver, lite.DSN, txlog.WithBeforeConnect(func(context.Context, any) error { return nil })); err == nil || !strings.Contains(err.Error(), "WithBeforeConnect") {
+		t.Errorf("of SQLite: %v", err)
+	}
+	cfg, err := pgx.ParseConfig("host=127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registered := stdlib.RegisterConnConfig(cfg)
+	defer stdlib.UnregisterConnConfig(registered)
+	if _, err := txlog.Open(t.Context(), "postgres", registered, txlog.WithBeforeConnect(func(context.Context, any) error { return nil })); err == nil || !strings.Contains(err.Error(), "registered configuration") {
+		t.Errorf("a registered configuration takes no function: %v", err)
+	}
 }

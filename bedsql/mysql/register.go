@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/bedsql"
@@ -32,16 +33,22 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 func init() {
 	logdb.Register(name, logdb.Backend{
 		Flavor:    sqltext.MySQL,
-		Connector: logConnector,
+		Connector: func(dsn string) (driver.Connector, error) { return logConnector(dsn, nil) },
+		Hooked:    logConnector,
 		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,
 	})
 }
 
-func logConnector(dsn string) (driver.Connector, error) {
+func logConnector(dsn string, before func(ctx context.Context, cfg any) error) (driver.Connector, error) {
 	cfg, _, err := readDSN(dsn)
 	if err != nil {
 		return nil, err
+	}
+	if before != nil {
+		if err := cfg.Apply(mysql.BeforeConnect(func(ctx context.Context, c *mysql.Config) error { return before(ctx, c) })); err != nil {
+			return nil, err
+		}
 	}
 	// A matched row is a held lease, even if the update writes the same millisecond again.
 	cfg.ClientFoundRows = true

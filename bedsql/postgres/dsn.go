@@ -34,20 +34,28 @@ const registeredPrefix = "registeredConnConfig"
 // LookupFunc of the application, the name is required. bedReceiptSchema is the target's
 // ReceiptSchema; it is not available with a registered configuration. Errors never repeat
 // the DSN, which may hold a password.
-func Target(dsn string) (delivery.Target, error) {
+func Target(dsn string) (delivery.Target, error) { return hooked(dsn, nil) }
+
+// hooked is Target with a function that is called before each dial; nil for none.
+func hooked(dsn string, before func(ctx context.Context, cfg any) error) (delivery.Target, error) {
 	cfg, own, connector, err := readDSN(dsn)
-	if err != nil {
+	switch {
+	case err != nil:
 		return delivery.Target{}, err
-	}
-	if connector != nil {
+	case connector != nil && before != nil:
+		return delivery.Target{}, errors.New("postgres: a registered configuration cannot be changed before a dial: use a DSN")
+	case connector != nil:
 		return describe(cfg, connector, own), nil
 	}
-	t := target(cfg, own, stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) error {
+	t := target(cfg, own, stdlib.OptionBeforeConnect(func(ctx context.Context, c *pgx.ConnConfig) error {
 		// The file of passwords may have changed.
 		if now, err := pgx.ParseConfig(dsn); err == nil {
 			c.Password = now.Password
 		}
-		return nil
+		if before == nil {
+			return nil
+		}
+		return before(ctx, c)
 	}))
 	return t, attempt.CheckReceiptSchema(&t)
 }

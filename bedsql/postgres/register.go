@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/bedsql"
@@ -34,14 +35,15 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 func init() {
 	logdb.Register(name, logdb.Backend{
 		Flavor:    sqltext.Postgres,
-		Connector: logConnector,
+		Connector: func(dsn string) (driver.Connector, error) { return logConnector(dsn, nil) },
+		Hooked:    logConnector,
 		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,
 	})
 }
 
-func logConnector(dsn string) (driver.Connector, error) {
-	t, err := Target(dsn)
+func logConnector(dsn string, before func(ctx context.Context, cfg any) error) (driver.Connector, error) {
+	t, err := hooked(dsn, before)
 	return t.Connector, err
 }
 

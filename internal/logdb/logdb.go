@@ -2,6 +2,7 @@
 package logdb
 
 import (
+	"context"
 	"database/sql/driver"
 	"fmt"
 	"sync"
@@ -18,6 +19,9 @@ type Backend struct {
 	// instead of changed ones. SQLite begins transactions with the write lock: a transaction
 	// that reads first fails when another one writes before it does.
 	Connector func(dsn string) (driver.Connector, error)
+	// Hooked is Connector with a function that is called before each dial with the driver's own
+	// configuration of the connection. nil for a driver without one.
+	Hooked func(dsn string, before func(ctx context.Context, cfg any) error) (driver.Connector, error)
 	// Answered reports whether err is the database's own answer, so that the statement
 	// definitely took no effect. Default: the errors of go-sql-driver/mysql, pgx, lib/pq and
 	// modernc.org/sqlite with a code from the server.
