@@ -2,6 +2,7 @@ package brokers
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
 )
 
@@ -19,7 +21,7 @@ import (
 // meaning of a message's topic: queue means a queue, reached by the default exchange; exchange
 // means an exchange, without a routing key; key means a routing key for the exchange in the
 // parameter exchange.
-func readAMQP(dsn string) (dial, error) {
+func readAMQP(dsn string, a *access.Access) (dial, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" {
 		return nil, errors.New("the DSN of an AMQP broker is amqp://user:password@host:5672/vhost, or amqps://")
@@ -50,9 +52,32 @@ func readAMQP(dsn string) (dial, error) {
 	if _, err := amqp.ParseURI(u.String()); err != nil {
 		return nil, errors.New("the DSN of the AMQP broker cannot be read")
 	}
-	return func(ctx context.Context) (broker.Conn, error) {
+	said := firstOf(q, "cacertfile", "certfile", "keyfile", "server_name_indication")
+	if u.Scheme == "amqp" {
+		said = "amqp:// for amqps://"
+	}
+	_, password := u.User.Password()
+	if err := a.Check(said, password); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (_ broker.Conn, err error) {
 		limit := remaining(ctx)
+		var secured *tls.Config
+		var login []amqp.Authentication
+		if a.HasTLS() {
+			if secured, err = a.Config(u.Hostname()); err != nil {
+				return nil, err
+			}
+		}
+		if a.HasPassword() {
+			password, err := a.Password(ctx)
+			if err != nil {
+				return nil, err
+			}
+			login = []amqp.Authentication{&amqp.PlainAuth{Username: u.User.Username(), Password: password}}
+		}
 		conn, err := amqp.DialConfig(u.String(), amqp.Config{
+			TLSClientConfig: secured, SASL: login,
 			Properties: amqp.Table{"connection_name": "bed-job"},
 			Dial: func(network, address string) (net.Conn, error) {
 				c, err := (&net.Dialer{Timeout: limit}).DialContext(ctx, network, address)

@@ -111,7 +111,7 @@ func TestRabbitMQUnderAlarmIsDown(t *testing.T) {
 		}
 	}
 	// It reads the first message of a connection.
-	target, err := brokers.Targets[on.driver](on.dsn)
+	target, err := brokers.Targets[on.driver](on.dsn, nil)
 	must(t, err)
 	db := sql.OpenDB(target.Connector)
 	defer db.Close()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -15,14 +16,14 @@ import (
 type dial = func(ctx context.Context) (broker.Conn, error)
 
 // Targets are the drivers for brokers: each parses a DSN without connecting. Errors do not quote
-// the DSN.
-var Targets = map[string]func(dsn string) (delivery.Target, error){
+// the DSN. a has certificates and a password beside the DSN; nil for none.
+var Targets = map[string]func(dsn string, a *access.Access) (delivery.Target, error){
 	"nats": target(broker.NATSForm, readNATS), "amqp": target(broker.AMQPForm, readAMQP), "kafka": target(broker.KafkaForm, readKafka),
 }
 
-func target(form broker.Form, read func(dsn string) (dial, error)) func(string) (delivery.Target, error) {
-	return func(dsn string) (delivery.Target, error) {
-		d, err := read(dsn)
+func target(form broker.Form, read func(dsn string, a *access.Access) (dial, error)) func(string, *access.Access) (delivery.Target, error) {
+	return func(dsn string, a *access.Access) (delivery.Target, error) {
+		d, err := read(dsn, a)
 		if err != nil {
 			return delivery.Target{}, err
 		}
@@ -39,6 +40,16 @@ func remaining(ctx context.Context) time.Duration {
 		return max(time.Until(deadline), time.Millisecond)
 	}
 	return dialTimeout
+}
+
+// firstOf names a parameter that the DSN has; empty for none.
+func firstOf(q url.Values, names ...string) string {
+	for _, name := range names {
+		if q.Has(name) {
+			return "the parameter " + name
+		}
+	}
+	return ""
 }
 
 // take removes a parameter of a DSN and gives its value.

@@ -46,7 +46,7 @@ func unsent(t *testing.T, log txlog.Storage, messages ...*broker.Message) {
 
 func newJob(t *testing.T, log txlog.Storage, driver, dsn string, tries int) *asyncjob.Job {
 	t.Helper()
-	target, err := brokers.Targets[driver](dsn)
+	target, err := brokers.Targets[driver](dsn, nil)
 	must(t, err)
 	job, err := asyncjob.New(log, asyncjob.Targets{"events": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: tries, ProbeTimeout: 30 * time.Second})
 	must(t, err)
@@ -78,7 +78,7 @@ func TestBrokersRestartCostsNoTry(t *testing.T) {
 			at, log := on(t), txlog.NewMemory()
 			job := newJob(t, log, at.driver, at.dsn, 1)
 			defer job.Close()
-			target, err := brokers.Targets[at.driver](at.dsn)
+			target, err := brokers.Targets[at.driver](at.dsn, nil)
 			must(t, err)
 			db := sql.OpenDB(target.Connector)
 			defer db.Close()
@@ -145,7 +145,7 @@ func wantNoDoubt(t *testing.T, log txlog.Storage) {
 func TestBrokerThatStandsStillIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	for driver, server := range map[string]*testdb.Server{"nats": testdb.PrivateNATS(t), "amqp": testdb.PrivateRabbitMQ(t)} {
-		target, err := brokers.Targets[driver](server.DSN())
+		target, err := brokers.Targets[driver](server.DSN(), nil)
 		must(t, err)
 		db := sql.OpenDB(target.Connector)
 		must(t, db.PingContext(t.Context()))

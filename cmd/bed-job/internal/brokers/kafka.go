@@ -2,8 +2,10 @@ package brokers
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"hash/fnv"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,12 +15,13 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
 )
 
 // readKafka reads kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&partitioner=murmur2.
 // A user without sasl takes SASL PLAIN.
-func readKafka(dsn string) (dial, error) {
+func readKafka(dsn string, a *access.Access) (dial, error) {
 	bad := errors.New("the DSN of a Kafka cluster is kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&partitioner=murmur2, " +
 		"of which user, password and parameters may be left out; sasl is plain, scram-sha-256 or scram-sha-512")
 	rest, ok := strings.CutPrefix(dsn, "kafka://")
@@ -39,20 +42,41 @@ func readKafka(dsn string) (dial, error) {
 			return nil, bad
 		}
 		user := login.User.Username()
-		password, _ := login.User.Password()
+		own, has := login.User.Password()
+		if err := a.Check("", has); err != nil {
+			return nil, err
+		}
+		password := func(ctx context.Context) (string, error) {
+			if a.HasPassword() {
+				return a.Password(ctx)
+			}
+			return own, nil
+		}
+		shaken := func(ctx context.Context) (auth scram.Auth, err error) {
+			auth.User = user
+			auth.Pass, err = password(ctx)
+			return auth, err
+		}
 		switch mechanism {
 		case "", "plain":
-			opts = append(opts, kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism()))
+			opts = append(opts, kgo.SASL(plain.Plain(func(ctx context.Context) (auth plain.Auth, err error) {
+				auth.User = user
+				auth.Pass, err = password(ctx)
+				return auth, err
+			})))
 		case "scram-sha-256":
-			opts = append(opts, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha256Mechanism()))
+			opts = append(opts, kgo.SASL(scram.Sha256(shaken)))
 		case "scram-sha-512":
-			opts = append(opts, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism()))
+			opts = append(opts, kgo.SASL(scram.Sha512(shaken)))
 		default:
 			return nil, bad
 		}
 		rest = rest[at+1:]
-	} else if mechanism != "" {
+	} else if mechanism != "" || a.HasPassword() {
 		return nil, bad
+	}
+	if err := a.Check(firstOf(q, "tls"), false); err != nil {
+		return nil, err
 	}
 	switch take(q, "tls") {
 	case "true":
@@ -79,7 +103,22 @@ func readKafka(dsn string) (dial, error) {
 	return func(ctx context.Context) (broker.Conn, error) {
 		client := func(seeds ...string) (*kgo.Client, error) {
 			// kgo writes into the options for compression: each client has its own.
-			return kgo.NewClient(append(slices.Clip(opts), kgo.SeedBrokers(seeds...), kgo.DialTimeout(remaining(ctx)), kgo.ProducerBatchCompression(kgo.NoCompression()))...)
+			own := append(slices.Clip(opts), kgo.SeedBrokers(seeds...), kgo.ProducerBatchCompression(kgo.NoCompression()))
+			limit := remaining(ctx)
+			if !a.HasTLS() {
+				return kgo.NewClient(append(own, kgo.DialTimeout(limit))...)
+			}
+			return kgo.NewClient(append(own, kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+				host, _, err := net.SplitHostPort(address)
+				if err != nil {
+					return nil, err
+				}
+				cfg, err := a.Config(host)
+				if err != nil {
+					return nil, err
+				}
+				return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: limit}, Config: cfg}).DialContext(ctx, network, address)
+			}))...)
 		}
 		seeds, err := answering(ctx, client, seeds)
 		if err != nil {

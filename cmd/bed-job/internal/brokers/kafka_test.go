@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 
 func onKafka(t *testing.T) *carrier {
 	server := testdb.PrivateKafka(t, func(port int) *exec.Cmd { return exec.Command(os.Args[0], "kafka", strconv.Itoa(port)) })
-	target, err := brokers.Targets["kafka"](server.DSN())
+	target, err := brokers.Targets["kafka"](server.DSN(), nil)
 	must(t, err)
 	topics := map[string][]string{"group": {"orders", "both"}, "again": {"both"}}
 	return &carrier{driver: "kafka", dsn: server.DSN(), server: server, publisher: &confirming{sql.OpenDB(target.Connector)}, topic: "orders", both: "both",
@@ -106,7 +106,7 @@ func newKafka(t *testing.T, most int, lost func() bool) (cluster *kfake.Cluster,
 func TestKafkaThatNeverAnswersIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	_, dsn := newKafka(t, 1000, func() bool { return true })
-	target, err := brokers.Targets["kafka"](dsn)
+	target, err := brokers.Targets["kafka"](dsn, nil)
 	must(t, err)
 	db := sql.OpenDB(target.Connector)
 	defer db.Close()
@@ -161,7 +161,7 @@ func TestKafkaTakesThePasswordInEachMechanism(t *testing.T) {
 		must(t, err)
 		t.Cleanup(cluster.Close)
 		publish := func(ctx context.Context, password string) error {
-			target, err := brokers.Targets["kafka"]("kafka://ann:" + url.QueryEscape(password) + "@" + cluster.ListenAddrs()[0] + parameter)
+			target, err := brokers.Targets["kafka"]("kafka://ann:"+url.QueryEscape(password)+"@"+cluster.ListenAddrs()[0]+parameter, nil)
 			must(t, err)
 			db := sql.OpenDB(target.Connector)
 			defer db.Close()
@@ -277,7 +277,7 @@ func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
 		{"kafka", "kafka://user:s3cr3t@a?tls=maybe", false},
 		{"kafka", "kafka://user:s3cr3t@a?acks=0", false},
 	} {
-		_, err := brokers.Targets[c.driver](c.dsn)
+		_, err := brokers.Targets[c.driver](c.dsn, nil)
 		if (err == nil) != c.good {
 			t.Errorf("%s %s: %v", c.driver, c.dsn, err)
 		}

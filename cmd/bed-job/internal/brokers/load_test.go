@@ -95,7 +95,7 @@ func carry(t *testing.T, db testdb.DB, on *carrier, n int) {
 	defer running.Wait()
 	defer stop()
 
-	target, err := brokers.Targets[on.driver](on.dsn)
+	target, err := brokers.Targets[on.driver](on.dsn, nil)
 	must(t, err)
 	job, err := asyncjob.New(storage, asyncjob.Targets{"events": target}, asyncjob.Config{
 		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: 50 * time.Millisecond, MaxDeliveryTryTimes: 1000, ProbeTimeout: time.Second, Logger: quiet,
@@ -288,7 +288,7 @@ func onRabbitMQ(t *testing.T) *carrier {
 	server.Stop()
 	server.Start()
 	dsn := server.DSN() + "?topic=exchange"
-	target, err := brokers.Targets["amqp"](dsn)
+	target, err := brokers.Targets["amqp"](dsn, nil)
 	must(t, err)
 	publisher := &confirming{sql.OpenDB(target.Connector)}
 	return &carrier{driver: "amqp", dsn: dsn, server: server, publisher: publisher, topic: "orders", both: "both", consume: func(ctx context.Context, group string, handle func(*message.Message) error) {

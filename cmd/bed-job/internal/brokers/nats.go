@@ -1,6 +1,7 @@
 package brokers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,28 +13,40 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
 )
 
 // readNATS reads nats://user:password@host:4222,…?credentials=FILE. tls:// takes TLS.
-func readNATS(dsn string) (dial, error) {
+func readNATS(dsn string, a *access.Access) (dial, error) {
 	bad := errors.New("the DSN of a NATS server is nats://user:password@host:4222, or tls://; in user and password %, /, ?, #, @, : and a comma are escaped by %")
 	servers, query, _ := strings.Cut(dsn, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil || !strings.HasPrefix(servers, "nats://") && !strings.HasPrefix(servers, "tls://") {
 		return nil, bad
 	}
-	addresses := 0
+	var addresses []string
+	user, password := "", false
 	for server := range strings.SplitSeq(servers, ",") {
 		if server = strings.TrimSpace(server); server == "" {
 			continue
 		}
-		if addresses++; !strings.Contains(server, "://") {
+		if !strings.Contains(server, "://") {
 			server = "nats://" + server
 		}
-		if u, err := url.Parse(server); err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.Fragment != "" {
+		u, err := url.Parse(server)
+		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.Fragment != "" {
 			return nil, bad // its own error would quote it
 		}
+		_, has := u.User.Password()
+		password, user = password || has, cmp.Or(user, u.User.Username())
+		addresses = append(addresses, u.Scheme+"://"+u.Host)
+	}
+	if err := a.Check("", password); err != nil {
+		return nil, err
+	}
+	if a.HasPassword() && q.Has("credentials") {
+		return nil, errors.New("its DSN has credentials, and the data source a password: remove one of the two")
 	}
 	var opts []nats.Option
 	if file := take(q, "credentials"); file != "" {
@@ -47,12 +60,32 @@ func readNATS(dsn string) (dial, error) {
 	}
 	return func(ctx context.Context) (broker.Conn, error) {
 		limit := remaining(ctx)
-		if addresses > 1 { // one that is silent leaves time for the others
-			limit = min(max(limit/time.Duration(addresses), min(limit, 2*time.Second)), 10*time.Second)
+		if n := len(addresses); n > 1 { // one that is silent leaves time for the others
+			limit = min(max(limit/time.Duration(n), min(limit, 2*time.Second)), 10*time.Second)
 		}
-		nc, err := nats.Connect(servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(limit), nats.Name("bed-job")})...)
+		to, opts := servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(limit), nats.Name("bed-job")})
+		if a.HasTLS() {
+			cfg, err := a.Config("")
+			if err != nil {
+				return nil, err
+			}
+			opts = append(opts, nats.Secure(cfg))
+		}
+		if a.HasPassword() {
+			password, err := a.Password(ctx)
+			if err != nil {
+				return nil, err
+			}
+			login := nats.UserInfo(user, password)
+			if user == "" {
+				login = nats.Token(password)
+			}
+			// The user in an address would hide this one.
+			to, opts = strings.Join(addresses, ","), append(opts, login)
+		}
+		nc, err := nats.Connect(to, opts...)
 		if err != nil {
-			return nil, err
+			return nil, a.Explain(err)
 		}
 		js, err := jetstream.New(nc)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
@@ -54,8 +55,9 @@ type app struct {
 	output     output
 	// minAge is how old an entry must be before the job touches it.
 	minAge time.Duration
-	// dsns are the configured DSNs. No message may hold their secrets.
-	dsns []string
+	// dsns and access belong to the configured data sources. No message may hold their secrets.
+	dsns   []string
+	access []*access.Access
 }
 
 // Main runs the process's own command line and returns its exit status.
@@ -265,9 +267,9 @@ func (a *app) readConfig(p part) (*config, error) {
 	if err != nil {
 		return c, err
 	}
-	a.dsns = nil
+	a.dsns, a.access = nil, nil
 	for _, s := range slices.Concat(c.logs, c.targets) {
-		a.dsns = append(a.dsns, s.dsn)
+		a.dsns, a.access = append(a.dsns, s.dsn), append(a.access, s.access)
 	}
 	if p == logAndTargets || a.logName != "" {
 		err = c.choose(a.logName)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/ops"
 )
 
@@ -239,10 +241,14 @@ func (s dataSource) unreachable(ctx context.Context) string {
 	if _, err = ops.Within(ctx, ops.VerifyTimeout, func(ctx context.Context) (any, error) {
 		conn, err := t.Connector.Connect(ctx)
 		if err == nil {
-			err = conn.Close()
+			err = errors.Join(attempt.Ping(ctx, conn), conn.Close()) // Kafka's connects at the first request
 		}
 		return nil, err
 	}); err != nil {
+		var key *access.Error
+		if errors.As(err, &key) {
+			return key.Error() // the rest of the text could cut it off
+		}
 		return err.Error()
 	}
 	return ""

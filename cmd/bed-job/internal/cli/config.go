@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/cmd/bed-job/internal/doctor"
 	"github.com/bedsql/bed/console"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -34,6 +35,8 @@ type dataSource struct {
 	name   string
 	driver string
 	dsn    string
+	// access has the certificates and passwords beside the DSN; nil for none.
+	access *access.Access
 	at     ast.Node // where it stands, for problems found later
 	// noActivity: see runConfig. Only of the log.
 	noActivity bool
@@ -219,20 +222,19 @@ func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
 	return all, err
 }
 
-// dataSource reads {driver, dsn}, and its name if it is in a list, where name is empty. With check
-// it also has the driver parse the DSN.
+// dataSource reads {driver, dsn} and the keys of its access, and its name if it is in a list, where
+// name is empty. With check it also has the driver parse the DSN.
 func (d *decoder) dataSource(n ast.Node, name string, check bool, drivers map[string]targetOf) (s dataSource, err error) {
-	var is struct {
-		Name   text `yaml:"name"`
-		Driver text `yaml:"driver"`
-		DSN    text `yaml:"dsn"`
-	}
+	var is sourceKeys
 	err = d.decode(n, &is)
 	s = dataSource{name: cmp.Or(name, string(is.Name)), driver: string(is.Driver), dsn: string(is.DSN), at: n}
 	if flavor := sqltext.FlavorOf(s.driver); flavor != 0 { // "mariadb" is "mysql" from here on
 		s.driver = flavor.String()
 	}
 	what := safeName(s.name)
+	if err == nil {
+		s.access, err = d.access(n, what, is)
+	}
 	switch {
 	case err != nil:
 	case name != "" && is.Name != "":
@@ -247,6 +249,46 @@ func (d *decoder) dataSource(n ast.Node, name string, check bool, drivers map[st
 		}
 	}
 	return s, err
+}
+
+// sourceKeys are the keys of a data source.
+type sourceKeys struct {
+	Name   text `yaml:"name"`
+	Driver text `yaml:"driver"`
+	DSN    text `yaml:"dsn"`
+	TLS    *struct {
+		CA         text `yaml:"ca"`
+		Cert       text `yaml:"cert"`
+		Key        text `yaml:"key"`
+		ServerName text `yaml:"serverName"`
+	} `yaml:"tls"`
+	PasswordFile    text     `yaml:"passwordFile"`
+	PasswordCommand []text   `yaml:"passwordCommand"`
+	PasswordTTL     ast.Node `yaml:"passwordTTLMillis"`
+}
+
+// access makes the access of the data source at n, which errors call what; nil without keys.
+func (d *decoder) access(n ast.Node, what string, is sourceKeys) (*access.Access, error) {
+	k := access.Keys{PasswordFile: string(is.PasswordFile)}
+	if is.TLS != nil {
+		k.TLS = &access.TLS{CA: string(is.TLS.CA), Cert: string(is.TLS.Cert), Key: string(is.TLS.Key), ServerName: string(is.TLS.ServerName)}
+	}
+	for _, arg := range is.PasswordCommand {
+		k.PasswordCommand = append(k.PasswordCommand, string(arg))
+	}
+	if is.PasswordTTL != nil {
+		if err := d.set("passwordTTLMillis", is.PasswordTTL, &k.PasswordTTL, false); err != nil {
+			return nil, err
+		}
+	}
+	if k.TLS == nil && k.PasswordFile == "" && k.PasswordCommand == nil && k.PasswordTTL == 0 {
+		return nil, nil
+	}
+	a, err := access.New(k)
+	if err != nil {
+		return nil, d.at(n, "data source %s: %w", what, err)
+	}
+	return a, nil
 }
 
 // sharedFile refuses a SQLite log in a target's own file: each would wait for

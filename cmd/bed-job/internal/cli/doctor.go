@@ -129,9 +129,9 @@ func installation(a *app) (in doctor.Installation, problems []string, err error)
 
 func diagnosed(s dataSource) (doctor.Database, error) {
 	t, err := s.target()
-	db := doctor.Database{Name: s.name, Driver: s.driver, DSN: s.dsn, Target: t}
+	db := doctor.Database{Name: s.name, Driver: s.driver, DSN: s.dsn, Access: s.access, Target: t}
 	if err == nil && strings.Contains(s.dsn, "bedDataSource") {
-		own, _ := drivers[s.driver](s.dsn)
+		own, _ := drivers[s.driver](s.dsn, nil)
 		db.Named = own.DataSource
 	}
 	return db, err

@@ -63,8 +63,13 @@ func (a *app) say(level logrus.Level, text, hint string) {
 	entry.Log(level, text)
 }
 
-// redact hides the secrets of the configuration's DSNs in text.
-func (a *app) redact(text string) string { return redact(text, a.dsns...) }
+// redact hides the secrets of the configuration's data sources in text.
+func (a *app) redact(text string) string {
+	for _, s := range a.access {
+		text = s.Hide(text)
+	}
+	return redact(text, a.dsns...)
+}
 
 // logFormatIn finds the format in an invalid command line.
 func logFormatIn(args []string) string {

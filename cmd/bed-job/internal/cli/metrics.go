@@ -34,7 +34,7 @@ func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) logmetrics.Ask
 // the same in every process on that log.
 func logName(l dataSource, several bool) string {
 	if !several {
-		if t, err := drivers[l.driver](l.dsn); err == nil {
+		if t, err := drivers[l.driver](l.dsn, nil); err == nil {
 			return t.DataSource
 		}
 	}

@@ -2,26 +2,33 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 
-	"github.com/bedsql/bed/bedsql/mysql"
-	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-type targetOf func(dsn string) (delivery.Target, error)
+type targetOf = func(dsn string, a *access.Access) (delivery.Target, error)
 
 // databases are the drivers for logs and targets: importing their packages registers them with
 // txlog.
 var databases = map[string]targetOf{
-	"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target,
+	"mysql": access.MySQL, "postgres": access.Postgres, "sqlite": sqliteTarget,
+}
+
+func sqliteTarget(dsn string, a *access.Access) (delivery.Target, error) {
+	if a != nil {
+		return delivery.Target{}, errors.New("sqlite reads a file: it takes neither tls nor a password")
+	}
+	return sqlite.Target(dsn)
 }
 
 // drivers are the databases and the message brokers. Brokers are targets only.
@@ -43,7 +50,7 @@ func (s dataSource) target() (delivery.Target, error) {
 	if read == nil {
 		return delivery.Target{}, fmt.Errorf("data source %s: unknown driver, it must be %s", safeName(s.name), namesOf(drivers))
 	}
-	t, err := read(s.dsn)
+	t, err := read(s.dsn, s.access)
 	if err != nil {
 		return t, fmt.Errorf("data source %s: %w", safeName(s.name), err)
 	}
@@ -65,6 +72,12 @@ func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, err
 	}
 	if s.noActivity {
 		opts = append(opts, txlog.WithoutActivity())
+	}
+	if s.access != nil {
+		if _, err := s.target(); err != nil {
+			return nil, err
+		}
+		opts = append(opts, txlog.WithBeforeConnect(s.access.BeforeConnect))
 	}
 	st, err := txlog.Open(ctx, s.driver, s.dsn, opts...)
 	if err != nil {

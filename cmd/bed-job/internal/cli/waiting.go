@@ -112,6 +112,9 @@ func comesUp(s dataSource, err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
+	if s.access.HasPassword() && dberr.Of(err).NotAdmitted() {
+		return true // the password changes
+	}
 	t, terr := s.target()
 	// A file is there or it is not.
 	return terr == nil && t.File == "" && t.Dialect.DialClass(err) != dialect.Refused
@@ -119,7 +122,7 @@ func comesUp(s dataSource, err error) bool {
 
 // place names the database and its server, without user and password.
 func (s dataSource) place() string {
-	t, err := drivers[s.driver](s.dsn)
+	t, err := drivers[s.driver](s.dsn, nil)
 	if err != nil {
 		return s.driver
 	}

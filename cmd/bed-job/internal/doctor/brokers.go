@@ -12,9 +12,10 @@ func lookAtBroker(p *patient) {
 	rest, query, _ := strings.Cut(rest, "?")
 	at := strings.LastIndex(rest, "@")
 	q, _ := url.ParseQuery(query)
-	if at >= 0 && strings.Contains(rest[:at], ":") && (scheme == "amqp" || scheme == "nats" || scheme == "kafka" && q.Get("tls") != "true") && (scheme == "kafka" || !isLoopback(rest[at+1:])) {
+	password := at >= 0 && strings.Contains(rest[:at], ":") || p.Access.HasPassword()
+	if password && !p.Access.HasTLS() && (scheme == "amqp" || scheme == "nats" || scheme == "kafka" && q.Get("tls") != "true") && (scheme == "kafka" || !isLoopback(rest[at+1:])) {
 		p.find("password", "its password is sent without TLS: whoever sees the network can read it",
-			map[string]string{"kafka": "add tls=true to the DSN", "amqp": "use amqps://", "nats": "use tls://"}[scheme])
+			map[string]string{"kafka": "add tls=true to the DSN, or give the data source tls", "amqp": "use amqps://", "nats": "use tls://, or give the data source tls"}[scheme])
 	}
 	if p.Driver == "nats" {
 		p.x.add(&p.x.report.Notes, "%s: by default JetStream confirms a message before it is on disk (sync_interval is two minutes), and a power failure loses it: set sync_interval: always, or have replicas that do not fail together", p.where)

@@ -3,6 +3,8 @@ package doctor
 import (
 	"strings"
 	"testing"
+
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 )
 
 func TestBrokersPasswordWithoutTLSIsAFinding(t *testing.T) {
@@ -19,8 +21,20 @@ func TestBrokersPasswordWithoutTLSIsAFinding(t *testing.T) {
 		if found := len(x.report.Findings) > 0; found != want {
 			t.Errorf("%s: %+v", dsn, x.report.Findings)
 		}
+		x.report = &Report{}
+		p.Access, _ = access.New(access.Keys{PasswordFile: "password"})
+		lookAtBroker(p)
+		loopback := strings.Contains(dsn, "@127.0.0.1:5672")
+		if found := len(x.report.Findings) > 0; found != (want || dsn == "kafka://a:9092" || dsn == "nats://token@nats:4222") || loopback && found {
+			t.Errorf("%s with a file of its password: %+v", dsn, x.report.Findings)
+		}
 		if disk := len(x.report.Notes) > 0; disk != (driver == "nats") {
 			t.Errorf("%s: %v", dsn, x.report.Notes)
+		}
+		x.report = &Report{}
+		p.Access, _ = access.New(access.Keys{PasswordFile: "password", TLS: &access.TLS{}})
+		if lookAtBroker(p); len(x.report.Findings) > 0 {
+			t.Errorf("%s with tls: %+v", dsn, x.report.Findings)
 		}
 	}
 }

@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
@@ -41,7 +43,9 @@ type Database struct {
 	Named string
 	// Driver is "mysql", "postgres" or "sqlite", and DSN its data source name.
 	Driver, DSN string
-	Target      delivery.Target
+	// Access has its certificates and passwords beside the DSN; nil for none.
+	Access *access.Access
+	Target delivery.Target
 }
 
 // Installation is the subject of an examination.
@@ -284,11 +288,14 @@ func (p *patient) unreachable(err error) {
 		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(err.Error()), text) })
 	}
 	among := func(numbers ...int) bool { return slices.Contains(numbers, int(code.Number)) }
+	var key *access.Error
 	switch {
+	case errors.As(err, &key):
+		p.find("keys", key.Error(), "fix what the key "+key.Key+" of this data source names; each new connection reads it again")
 	case among(1049) || code.State == "3D000": // ER_BAD_DB_ERROR, invalid_catalog_name
 		p.find("database", "the DSN names a database that is not there: "+why, "create it, or fix its name in the DSN")
 	case among(3159) || says("tls:", "tls requested", "tls connection", "tls error", "x509", "certificate", "insecure transport", "no encryption", "ssl off", "ssl is not enabled"):
-		p.find("tls", "server and DSN do not agree about encryption: "+why, "set tls=true (MySQL) or sslmode=verify-full (PostgreSQL) in the DSN where the server requires TLS, with its authority's certificate (sslrootcert); turn it off where the server has none")
+		p.find("tls", "server and DSN do not agree about encryption: "+why, "give the data source tls, with ca of the server's authority, and with cert and key where the server asks for a client's certificate; turn TLS off where the server has none")
 	case among(1820, 1862): // ER_MUST_CHANGE_PASSWORD
 		p.find("password", "the account's password has expired: "+why, "have an administrator set a new one (ALTER USER … IDENTIFIED BY …), and give it to the DSN")
 	case among(4151, 3118):
@@ -303,7 +310,7 @@ func (p *patient) unreachable(err error) {
 		if p.Driver == "postgres" {
 			also = "an expired password (ALTER ROLE … VALID UNTIL) is refused as a wrong one"
 		}
-		p.find("access", "the server refuses the account: "+why, "fix user and password in the DSN, or have an administrator give the account access; "+also)
+		p.find("access", "the server refuses the account: "+why, "fix user and password (in the DSN, passwordFile or passwordCommand), or have an administrator give the account access; "+also)
 	default:
 		p.find("unreachable", "it cannot be reached: "+why, "start the server, or fix the address in the DSN; look at what is between, and at TLS")
 	}
