@@ -118,7 +118,7 @@ func (dsn sqliteDSN) Driver() driver.Driver { return &sqlite.Driver{} }
 func openLossy(t *testing.T, name string, cause error) (s *txlog.SQLStorage, lose *atomic.Int32, direct *sql.DB) {
 	t.Helper()
 	lose = new(atomic.Int32)
-	logdb.Register(name, logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string) (driver.Connector, error) {
+	logdb.Register(name, logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string, _ logdb.Before) (driver.Connector, error) {
 		return lossy{sqliteDSN(dsn), lose, cause}, nil
 	}})
 	db := testdb.SQLite(t)

@@ -274,7 +274,7 @@ func (noRollbackTx) Rollback() error { return errors.New("disk I/O error") }
 
 func TestSQLiteConnectionWithOpenTransactionIsNotReused(t *testing.T) {
 	t.Parallel()
-	logdb.Register("no-rollback", logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string) (driver.Connector, error) {
+	logdb.Register("no-rollback", logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string, _ logdb.Before) (driver.Connector, error) {
 		return noRollback{sqliteDSN(dsn)}, nil
 	}})
 	db := testdb.SQLite(t)

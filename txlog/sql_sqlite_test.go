@@ -150,7 +150,7 @@ func (s keptStmt) Close() error {
 func TestSQLiteConnectionKeepsItsStatements(t *testing.T) {
 	t.Parallel()
 	var prepared, left atomic.Int32
-	logdb.Register("kept", logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string) (driver.Connector, error) {
+	logdb.Register("kept", logdb.Backend{Flavor: sqltext.SQLite, Connector: func(dsn string, _ logdb.Before) (driver.Connector, error) {
 		return keptStatements{sqliteDSN(dsn), &prepared, &left}, nil
 	}})
 	s, err := txlog.Open(t.Context(), "kept", testdb.SQLite(t).DSN)

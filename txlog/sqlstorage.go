@@ -3,7 +3,6 @@ package txlog
 import (
 	"cmp"
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -71,14 +70,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 			return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", found.Flavor, err)
 		}
 	}
-	connect := found.Connector
-	if before := s.options.before; before != nil {
-		if found.Hooked == nil {
-			return nil, fmt.Errorf("txlog: WithBeforeConnect has no use for a %s log: its driver has no such function", found.Flavor)
-		}
-		connect = func(dsn string) (driver.Connector, error) { return found.Hooked(dsn, before) }
-	}
-	connector, err := connect(dsn)
+	connector, err := found.Connector(dsn, s.options.before)
 	if err != nil {
 		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", found.Flavor, err)
 	}
@@ -278,7 +270,7 @@ type options struct {
 	logger logrus.FieldLogger
 	slog   slogger.Logger
 
-	before func(ctx context.Context, cfg any) error
+	before logdb.Before
 }
 
 // The defaults of the options.

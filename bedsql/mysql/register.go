@@ -33,14 +33,13 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 func init() {
 	logdb.Register(name, logdb.Backend{
 		Flavor:    sqltext.MySQL,
-		Connector: func(dsn string) (driver.Connector, error) { return logConnector(dsn, nil) },
-		Hooked:    logConnector,
+		Connector: logConnector,
 		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,
 	})
 }
 
-func logConnector(dsn string, before func(ctx context.Context, cfg any) error) (driver.Connector, error) {
+func logConnector(dsn string, before logdb.Before) (driver.Connector, error) {
 	cfg, _, err := readDSN(dsn)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -37,7 +38,7 @@ const registeredPrefix = "registeredConnConfig"
 func Target(dsn string) (delivery.Target, error) { return hooked(dsn, nil) }
 
 // hooked is Target with a function that is called before each dial; nil for none.
-func hooked(dsn string, before func(ctx context.Context, cfg any) error) (delivery.Target, error) {
+func hooked(dsn string, before logdb.Before) (delivery.Target, error) {
 	cfg, own, connector, err := readDSN(dsn)
 	switch {
 	case err != nil:

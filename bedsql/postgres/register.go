@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/bedsql"
@@ -35,14 +34,13 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 func init() {
 	logdb.Register(name, logdb.Backend{
 		Flavor:    sqltext.Postgres,
-		Connector: func(dsn string) (driver.Connector, error) { return logConnector(dsn, nil) },
-		Hooked:    logConnector,
+		Connector: logConnector,
 		Answered:  func(err error) bool { return classify(err) != dialect.Unknown },
 		Location:  logLocation,
 	})
 }
 
-func logConnector(dsn string, before func(ctx context.Context, cfg any) error) (driver.Connector, error) {
+func logConnector(dsn string, before logdb.Before) (driver.Connector, error) {
 	t, err := hooked(dsn, before)
 	return t.Connector, err
 }

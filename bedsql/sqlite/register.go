@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"os"
 
 	"github.com/bedsql/bed/bedsql"
@@ -41,8 +42,11 @@ func init() {
 
 // logConnector makes connections whose transactions begin with the write lock. A claim reads
 // first, and would fail after a write of another process in between.
-func logConnector(dsn string) (driver.Connector, error) {
+func logConnector(dsn string, before logdb.Before) (driver.Connector, error) {
 	where, bare, name, err := readDSN(dsn)
+	if err == nil && before != nil {
+		err = errors.New("sqlite: WithBeforeConnect has no use, its driver connects to no server")
+	}
 	if err != nil {
 		return nil, err
 	}

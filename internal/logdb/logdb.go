@@ -11,6 +11,9 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
+// Before adjusts a driver's configuration of one connection.
+type Before = func(ctx context.Context, cfg any) error
+
 // Backend is the part of a database that txlog.Open needs without importing its driver.
 type Backend struct {
 	// Flavor is the dialect of the log's SQL.
@@ -18,10 +21,8 @@ type Backend struct {
 	// Connector makes connections with the options that the log needs. MySQL reports found rows
 	// instead of changed ones. SQLite begins transactions with the write lock: a transaction
 	// that reads first fails when another one writes before it does.
-	Connector func(dsn string) (driver.Connector, error)
-	// Hooked is Connector with a function that is called before each dial with the driver's own
-	// configuration of the connection. nil for a driver without one.
-	Hooked func(dsn string, before func(ctx context.Context, cfg any) error) (driver.Connector, error)
+	// before is called before each dial with the driver's own configuration; it may be nil.
+	Connector func(dsn string, before Before) (driver.Connector, error)
 	// Answered reports whether err is the database's own answer, so that the statement
 	// definitely took no effect. Default: the errors of go-sql-driver/mysql, pgx, lib/pq and
 	// modernc.org/sqlite with a code from the server.

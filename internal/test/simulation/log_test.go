@@ -28,7 +28,7 @@ var wires sync.Map
 func init() {
 	logdb.Register(simulated, logdb.Backend{
 		Flavor: sqltext.MySQL,
-		Connector: func(dsn string) (driver.Connector, error) {
+		Connector: func(dsn string, _ logdb.Before) (driver.Connector, error) {
 			w, ok := wires.Load(dsn)
 			if !ok {
 				return nil, errors.New("no such process")

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -32,49 +33,51 @@ type TLS struct{ CA, Cert, Key, ServerName string }
 // everything to the DSN.
 type Access struct {
 	Keys
-	// turn lets one connection at a time run the command for all.
-	turn   chan struct{}
-	cached string
-	until  time.Time
+	// turn lets one connection at a time run the command for all. It guards printed and until.
+	turn    chan struct{}
+	printed []byte
+	until   time.Time
 
 	mu sync.Mutex
-	// shown are the last two passwords.
-	shown [2]string
+	// last are the last two passwords.
+	last [2]string
 }
 
-// New checks that the keys fit each other. It reads no files.
-func New(k Keys) (*Access, error) {
-	switch t := k.TLS; {
-	case t != nil && t.Cert != "" && t.Key == "":
-		return nil, errors.New("tls.cert needs tls.key, the private key of the certificate")
-	case t != nil && t.Key != "" && t.Cert == "":
-		return nil, errors.New("tls.key needs tls.cert, the certificate of the private key")
-	case k.PasswordFile != "" && len(k.PasswordCommand) > 0:
+var (
+	tlsOfDSN      = regexp.MustCompile(`(?i)(?:^amqp:/()|(?:^|[?&\s])(tls|ssl\w+|certfile|keyfile|cacertfile|server_name_indication)\s*=)`)
+	passwordOfDSN = regexp.MustCompile(`^[^:@/?]*:[^@/?]*@|(?i:(?:^|[?&\s])(?:password|credentials)\s*=)`)
+)
+
+// New checks that the keys fit each other and the DSN. It reads no files.
+func New(k Keys, dsn string) (*Access, error) {
+	_, rest, isURL := strings.Cut(dsn, "://")
+	if !isURL {
+		rest = dsn
+	}
+	t, said := k.TLS, tlsOfDSN.FindStringSubmatch(dsn)
+	switch byCommand := len(k.PasswordCommand) > 0; {
+	case t != nil && said != nil && said[2] == "":
+		return nil, errors.New("its DSN begins with amqp://, and tls needs amqps://")
+	case t != nil && said != nil:
+		return nil, fmt.Errorf("its DSN has the parameter %s, and the data source has tls: remove one of the two", said[2])
+	case t != nil && (t.Cert == "") != (t.Key == ""):
+		return nil, errors.New("tls.cert and tls.key, the certificate and its private key, need each other")
+	case k.PasswordFile != "" && byCommand:
 		return nil, errors.New("passwordFile and passwordCommand exclude each other")
-	case len(k.PasswordCommand) > 0 && k.PasswordCommand[0] == "":
-		return nil, errors.New("passwordCommand names no program")
-	case k.PasswordTTL > 0 && len(k.PasswordCommand) == 0:
+	case k.PasswordTTL > 0 && !byCommand:
 		return nil, errors.New("passwordTTLMillis needs passwordCommand")
+	case byCommand && k.PasswordCommand[0] == "":
+		return nil, errors.New("passwordCommand names no program")
+	case (byCommand || k.PasswordFile != "") && passwordOfDSN.MatchString(rest):
+		return nil, errors.New("its DSN has a password or credentials, and the data source passwordFile or passwordCommand: remove one of the two")
 	}
 	return &Access{Keys: k, turn: make(chan struct{}, 1)}, nil
 }
 
-// HasTLS and HasPassword report whether the keys replace the DSN's.
+// HasTLS and HasPassword report whether the keys complete the DSN.
 func (a *Access) HasTLS() bool { return a != nil && a.TLS != nil }
 func (a *Access) HasPassword() bool {
 	return a != nil && (a.PasswordFile != "" || len(a.PasswordCommand) > 0)
-}
-
-// Check refuses a DSN that says the same as the keys. tls names the DSN's own settings of TLS, if it
-// has any, and password reports whether it has a password.
-func (a *Access) Check(tls string, password bool) error {
-	switch {
-	case a.HasTLS() && tls != "":
-		return fmt.Errorf("its DSN has %s, and the data source has tls: remove one of the two", tls)
-	case a.HasPassword() && password:
-		return errors.New("its DSN has a password, and the data source passwordFile or passwordCommand: remove one of the two")
-	}
-	return nil
 }
 
 // Error is a problem with the file, program or name behind a key.
@@ -83,43 +86,62 @@ type Error struct {
 	Err     error
 }
 
-func (e *Error) Error() string { return strings.TrimSpace(e.Key+" "+e.Of) + ": " + e.Err.Error() }
+func (e *Error) Error() string { return e.Key + " " + e.Of + ": " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// commandTime bounds a run of a password's command, most its output in bytes.
 const (
-	// commandTime bounds a run of a password's command.
 	commandTime = 30 * time.Second
-	// most bounds a password in bytes. Tokens of clouds have a few thousand.
-	most = 64 << 10
+	most        = 1 << 20
 )
 
-// Password returns the password for a new connection. Errors never quote the output of a command.
-func (a *Access) Password(ctx context.Context) (string, error) {
-	var password string
-	var err error
-	if a.PasswordFile != "" {
-		var text []byte
-		if text, err = read(a.PasswordFile); err == nil {
-			password, err = line(text)
-		}
-		if err != nil {
-			return "", &Error{"passwordFile", a.PasswordFile, err}
-		}
-	} else if password, err = a.printed(ctx); err != nil {
-		return "", &Error{"passwordCommand", a.PasswordCommand[0], err}
+// Password returns the password for a new connection; own is the DSN's. Errors never quote the
+// output of a command.
+func (a *Access) Password(ctx context.Context, own string) (password string, err error) {
+	if !a.HasPassword() {
+		return own, nil
+	}
+	key, of := "passwordFile", a.PasswordFile
+	var text []byte
+	if of != "" {
+		text, err = os.ReadFile(of) //nolint:gosec // the operator's own
+	} else {
+		key, of = "passwordCommand", a.PasswordCommand[0]
+		text, err = a.ask(ctx)
+	}
+	if err == nil {
+		password, err = line(text)
+	}
+	if err != nil {
+		return "", &Error{key, of, bare(err)}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if password != a.shown[0] {
-		a.shown = [2]string{password, a.shown[0]}
+	if password != a.last[0] {
+		a.last = [2]string{password, a.last[0]}
 	}
 	return password, nil
 }
 
-// printed returns a command's password, which serves for nine tenths of its time.
-func (a *Access) printed(ctx context.Context) (string, error) {
+// Hide replaces the last passwords in a text for an operator.
+func (a *Access) Hide(text string) string {
+	if !a.HasPassword() {
+		return text
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, password := range a.last {
+		if password != "" {
+			text = strings.ReplaceAll(text, password, "***")
+		}
+	}
+	return text
+}
+
+// ask runs the command, unless the last password has a tenth of its time left.
+func (a *Access) ask(ctx context.Context) (printed []byte, err error) {
 	if a.PasswordTTL <= 0 {
 		return run(ctx, a.PasswordCommand)
 	}
@@ -127,59 +149,48 @@ func (a *Access) printed(ctx context.Context) (string, error) {
 	case a.turn <- struct{}{}:
 		defer func() { <-a.turn }()
 	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	if time.Now().Before(a.until) {
-		return a.cached, nil
+		return nil, ctx.Err()
 	}
 	asked := time.Now()
-	password, err := run(ctx, a.PasswordCommand)
-	if err == nil {
-		a.cached, a.until = password, asked.Add(a.PasswordTTL/10*9)
+	if asked.Before(a.until) {
+		return a.printed, nil
 	}
-	return password, err
+	if printed, err = run(ctx, a.PasswordCommand); err == nil {
+		a.printed, a.until = printed, asked.Add(a.PasswordTTL/10*9)
+	}
+	return printed, err
 }
 
-// run runs a command without a shell. What it writes to standard error is dropped: it may hold a
-// secret.
-func run(ctx context.Context, command []string) (string, error) {
-	bounded, cancel := context.WithTimeout(ctx, commandTime)
+// run runs a command without a shell. It drops standard error, which may hold a secret.
+func run(ctx context.Context, command []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
-	cmd := exec.CommandContext(bounded, command[0], command[1:]...) //nolint:gosec // the operator's own
-	cmd.WaitDelay = time.Second                                     // for children that keep the pipe open
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the operator's own
 	out := &limited{stop: cancel}
-	cmd.Stdout = out
+	cmd.Stdout, cmd.WaitDelay = out, time.Second // children may keep the pipe open
 	err := cmd.Run()
-	var status *exec.ExitError
-	var file *fs.PathError
 	switch {
-	case out.over:
-		return "", fmt.Errorf("it printed more than %d bytes", most)
-	case bounded.Err() != nil:
-		return "", fmt.Errorf("it did not end in time: %w", bounded.Err())
-	case errors.As(err, &status):
-		return "", fmt.Errorf("it failed (%v): run it by hand to see why", status)
-	case errors.As(err, &file):
-		return "", file.Err
-	case err != nil:
-		return "", err
+	case len(out.text) > most:
+		err = fmt.Errorf("it printed more than %d bytes", most)
+	case ctx.Err() != nil:
+		err = fmt.Errorf("it did not end in time: %w", ctx.Err())
+	case errors.As(err, new(*exec.ExitError)):
+		err = fmt.Errorf("it failed (%w): run it by hand to see why", err)
 	}
-	return line(out.text)
+	return out.text, err
 }
 
-// limited keeps an output of at most most bytes, and calls stop for a longer one.
+// limited keeps an output, and calls stop when it has more than most bytes.
 type limited struct {
 	text []byte
-	over bool
 	stop func()
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.over = l.over || len(l.text)+len(p) > most; l.over {
+	if l.text = append(l.text, p...); len(l.text) > most {
 		l.stop()
 		return 0, errors.New("too long")
 	}
-	l.text = append(l.text, p...)
 	return len(p), nil
 }
 
@@ -195,30 +206,11 @@ func line(text []byte) (string, error) {
 	return s, nil
 }
 
-// read reads a file of a password, a certificate or a key.
-func read(name string) ([]byte, error) {
-	text, err := os.ReadFile(name) //nolint:gosec // the operator's own
+// bare is an error without the name of its file.
+func bare(err error) error {
 	var file *fs.PathError
 	if errors.As(err, &file) {
-		err = file.Err // its text has the name again
+		return file.Err
 	}
-	if err == nil && len(text) > 1<<20 {
-		err = errors.New("it is larger than 1 MiB")
-	}
-	return text, err
-}
-
-// Hide replaces the last passwords in a text for an operator.
-func (a *Access) Hide(text string) string {
-	if a == nil {
-		return text
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, password := range a.shown {
-		if password != "" {
-			text = strings.ReplaceAll(text, password, "***")
-		}
-	}
-	return text
+	return err
 }

@@ -1,6 +1,10 @@
 package access
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +18,7 @@ func TestNoConnectionOfPostgresStaysPlain(t *testing.T) {
 	t.Parallel()
 	authority := testdb.NewAuthority(t, "root")
 	cert, key := authority.Issue(t, "root", "app", time.Hour)
-	a, err := New(Keys{TLS: &TLS{CA: authority.CA, Cert: cert, Key: key}})
+	a, err := New(Keys{TLS: &TLS{CA: authority.CA, Cert: cert, Key: key}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,28 +35,40 @@ func TestNoConnectionOfPostgresStaysPlain(t *testing.T) {
 			t.Errorf("%s: %d other addresses, before %d", dsn, len(cfg.Fallbacks), before)
 		}
 		for _, f := range cfg.Fallbacks {
-			if f.TLSConfig == nil || f.TLSConfig.ServerName != f.Host || len(f.TLSConfig.Certificates) != 1 {
+			if f.TLSConfig == nil || f.TLSConfig.ServerName != f.Host || f.TLSConfig.GetClientCertificate == nil {
 				t.Errorf("%s: %s is reached without TLS", dsn, f.Host)
 			}
 		}
 	}
 }
 
-func TestParametersOfADSNAreFound(t *testing.T) {
+// The server's own certificate is never taken without a name.
+func TestSocketNeedsTheServersName(t *testing.T) {
+	t.Parallel()
+	a, err := New(Keys{TLS: &TLS{}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Config("").VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}); err == nil || !strings.Contains(err.Error(), "tls.serverName") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A DSN that says the same as the keys is refused, and no other.
+func TestWhatADSNSaysItselfIsFound(t *testing.T) {
 	t.Parallel()
 	for dsn, want := range map[string]string{
-		"host=h user=u": "", "host=h PASSWORD = x": "password", "host=h password='a sslmode=b'": "password sslmode", "sslcert=c": "sslcert",
-		"postgres://u@h/d": "", "postgres://u:p@h/d": "password", "postgres://h/d?password=p": "password", "postgresql://h/d?sslmode=disable": "sslmode",
+		"u@tcp(h:3306)/d?parseTime=true": "", "u:p@tcp(h)/d": "password", "u@tcp(h)/d?timeout=1s&tls=skip-verify": "tls", "tcp(h:3306)/d?x=a@b": "", "u@unix(/a:b/c)/d": "",
+		"host=h user=u": "", "host=h PASSWORD = x": "password", "host=h  sslcert=c": "sslcert", "host=h application_name=tls": "",
+		"postgres://u@h:5432/d": "", "postgres://u:p@h/d": "password", "postgres://h:5432/d?password=p": "password", "postgresql://h/d?sslmode=disable": "sslmode",
+		"postgres://h:5432/d?application_name=a@b": "", "nats://h:4222,h:4223": "", "nats://h?credentials=f": "credentials", "tls://h": "",
+		"amqp://u@h": "amqp://", "amqps://u@h:5671/v?certfile=c": "certfile", "amqps://u@h/": "", "kafka://u@h:9092,b:9092?sasl=plain": "", "kafka://u@h?tls=true": "tls",
 	} {
-		got := ""
-		for _, name := range parameters(dsn) {
-			if got != "" {
-				got += " "
-			}
-			got += name
-		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", dsn, got, want)
+		_, errTLS := New(Keys{TLS: &TLS{}}, dsn)
+		_, errPassword := New(Keys{PasswordFile: "f"}, dsn)
+		got := errors.Join(errTLS, errPassword)
+		if (got == nil) != (want == "") || got != nil && !strings.Contains(got.Error(), want) {
+			t.Errorf("%s: %v, want %q", dsn, got, want)
 		}
 	}
 }

@@ -52,33 +52,22 @@ func readAMQP(dsn string, a *access.Access) (dial, error) {
 	if _, err := amqp.ParseURI(u.String()); err != nil {
 		return nil, errors.New("the DSN of the AMQP broker cannot be read")
 	}
-	said := firstOf(q, "cacertfile", "certfile", "keyfile", "server_name_indication")
-	if u.Scheme == "amqp" {
-		said = "amqp:// for amqps://"
-	}
-	_, password := u.User.Password()
-	if err := a.Check(said, password); err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) (_ broker.Conn, err error) {
-		limit := remaining(ctx)
-		var secured *tls.Config
-		var login []amqp.Authentication
-		if a.HasTLS() {
-			if secured, err = a.Config(u.Hostname()); err != nil {
-				return nil, err
-			}
-		}
+	return func(ctx context.Context) (broker.Conn, error) {
+		limit, at := remaining(ctx), *u
 		if a.HasPassword() {
-			password, err := a.Password(ctx)
+			password, err := a.Password(ctx, "")
 			if err != nil {
 				return nil, err
 			}
-			login = []amqp.Authentication{&amqp.PlainAuth{Username: u.User.Username(), Password: password}}
+			at.User = url.UserPassword(u.User.Username(), password)
 		}
-		conn, err := amqp.DialConfig(u.String(), amqp.Config{
-			TLSClientConfig: secured, SASL: login,
-			Properties: amqp.Table{"connection_name": "bed-job"},
+		var secured *tls.Config
+		if a.HasTLS() {
+			secured = a.Config(u.Hostname())
+		}
+		conn, err := amqp.DialConfig(at.String(), amqp.Config{
+			TLSClientConfig: secured,
+			Properties:      amqp.Table{"connection_name": "bed-job"},
 			Dial: func(network, address string) (net.Conn, error) {
 				c, err := (&net.Dialer{Timeout: limit}).DialContext(ctx, network, address)
 				if err == nil {

@@ -16,7 +16,7 @@ import (
 type dial = func(ctx context.Context) (broker.Conn, error)
 
 // Targets are the drivers for brokers: each parses a DSN without connecting. Errors do not quote
-// the DSN. a has certificates and a password beside the DSN; nil for none.
+// the DSN. a completes the DSN; it may be nil.
 var Targets = map[string]func(dsn string, a *access.Access) (delivery.Target, error){
 	"nats": target(broker.NATSForm, readNATS), "amqp": target(broker.AMQPForm, readAMQP), "kafka": target(broker.KafkaForm, readKafka),
 }
@@ -40,16 +40,6 @@ func remaining(ctx context.Context) time.Duration {
 		return max(time.Until(deadline), time.Millisecond)
 	}
 	return dialTimeout
-}
-
-// firstOf names a parameter that the DSN has; empty for none.
-func firstOf(q url.Values, names ...string) string {
-	for _, name := range names {
-		if q.Has(name) {
-			return "the parameter " + name
-		}
-	}
-	return ""
 }
 
 // take removes a parameter of a DSN and gives its value.

@@ -41,42 +41,27 @@ func readKafka(dsn string, a *access.Access) (dial, error) {
 		if err != nil {
 			return nil, bad
 		}
-		user := login.User.Username()
-		own, has := login.User.Password()
-		if err := a.Check("", has); err != nil {
-			return nil, err
-		}
-		password := func(ctx context.Context) (string, error) {
-			if a.HasPassword() {
-				return a.Password(ctx)
-			}
-			return own, nil
-		}
-		shaken := func(ctx context.Context) (auth scram.Auth, err error) {
-			auth.User = user
-			auth.Pass, err = password(ctx)
-			return auth, err
+		own, _ := login.User.Password()
+		auth := func(ctx context.Context) (scram.Auth, error) {
+			password, err := a.Password(ctx, own)
+			return scram.Auth{User: login.User.Username(), Pass: password}, err
 		}
 		switch mechanism {
 		case "", "plain":
-			opts = append(opts, kgo.SASL(plain.Plain(func(ctx context.Context) (auth plain.Auth, err error) {
-				auth.User = user
-				auth.Pass, err = password(ctx)
-				return auth, err
+			opts = append(opts, kgo.SASL(plain.Plain(func(ctx context.Context) (plain.Auth, error) {
+				as, err := auth(ctx)
+				return plain.Auth{User: as.User, Pass: as.Pass}, err
 			})))
 		case "scram-sha-256":
-			opts = append(opts, kgo.SASL(scram.Sha256(shaken)))
+			opts = append(opts, kgo.SASL(scram.Sha256(auth)))
 		case "scram-sha-512":
-			opts = append(opts, kgo.SASL(scram.Sha512(shaken)))
+			opts = append(opts, kgo.SASL(scram.Sha512(auth)))
 		default:
 			return nil, bad
 		}
 		rest = rest[at+1:]
 	} else if mechanism != "" || a.HasPassword() {
 		return nil, bad
-	}
-	if err := a.Check(firstOf(q, "tls"), false); err != nil {
-		return nil, err
 	}
 	switch take(q, "tls") {
 	case "true":
@@ -103,21 +88,13 @@ func readKafka(dsn string, a *access.Access) (dial, error) {
 	return func(ctx context.Context) (broker.Conn, error) {
 		client := func(seeds ...string) (*kgo.Client, error) {
 			// kgo writes into the options for compression: each client has its own.
-			own := append(slices.Clip(opts), kgo.SeedBrokers(seeds...), kgo.ProducerBatchCompression(kgo.NoCompression()))
-			limit := remaining(ctx)
+			own, limit := append(slices.Clip(opts), kgo.SeedBrokers(seeds...), kgo.ProducerBatchCompression(kgo.NoCompression())), remaining(ctx)
 			if !a.HasTLS() {
 				return kgo.NewClient(append(own, kgo.DialTimeout(limit))...)
 			}
 			return kgo.NewClient(append(own, kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
-				host, _, err := net.SplitHostPort(address)
-				if err != nil {
-					return nil, err
-				}
-				cfg, err := a.Config(host)
-				if err != nil {
-					return nil, err
-				}
-				return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: limit}, Config: cfg}).DialContext(ctx, network, address)
+				host, _, _ := net.SplitHostPort(address)
+				return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: limit}, Config: a.Config(host)}).DialContext(ctx, network, address)
 			}))...)
 		}
 		seeds, err := answering(ctx, client, seeds)

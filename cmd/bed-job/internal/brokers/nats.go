@@ -1,10 +1,10 @@
 package brokers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"slices"
 	"strings"
@@ -25,8 +25,7 @@ func readNATS(dsn string, a *access.Access) (dial, error) {
 	if err != nil || !strings.HasPrefix(servers, "nats://") && !strings.HasPrefix(servers, "tls://") {
 		return nil, bad
 	}
-	var addresses []string
-	user, password := "", false
+	var addresses []*url.URL
 	for server := range strings.SplitSeq(servers, ",") {
 		if server = strings.TrimSpace(server); server == "" {
 			continue
@@ -38,15 +37,7 @@ func readNATS(dsn string, a *access.Access) (dial, error) {
 		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.Fragment != "" {
 			return nil, bad // its own error would quote it
 		}
-		_, has := u.User.Password()
-		password, user = password || has, cmp.Or(user, u.User.Username())
-		addresses = append(addresses, u.Scheme+"://"+u.Host)
-	}
-	if err := a.Check("", password); err != nil {
-		return nil, err
-	}
-	if a.HasPassword() && q.Has("credentials") {
-		return nil, errors.New("its DSN has credentials, and the data source a password: remove one of the two")
+		addresses = append(addresses, u)
 	}
 	var opts []nats.Option
 	if file := take(q, "credentials"); file != "" {
@@ -63,29 +54,29 @@ func readNATS(dsn string, a *access.Access) (dial, error) {
 		if n := len(addresses); n > 1 { // one that is silent leaves time for the others
 			limit = min(max(limit/time.Duration(n), min(limit, 2*time.Second)), 10*time.Second)
 		}
-		to, opts := servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(limit), nats.Name("bed-job")})
-		if a.HasTLS() {
-			cfg, err := a.Config("")
-			if err != nil {
-				return nil, err
-			}
-			opts = append(opts, nats.Secure(cfg))
-		}
-		if a.HasPassword() {
-			password, err := a.Password(ctx)
-			if err != nil {
-				return nil, err
-			}
-			login := nats.UserInfo(user, password)
-			if user == "" {
-				login = nats.Token(password)
-			}
-			// The user in an address would hide this one.
-			to, opts = strings.Join(addresses, ","), append(opts, login)
-		}
-		nc, err := nats.Connect(to, opts...)
+		password, err := a.Password(ctx, "")
 		if err != nil {
-			return nil, a.Explain(err)
+			return nil, err
+		}
+		var nc *nats.Conn
+		for _, i := range rand.Perm(len(addresses)) {
+			to, opts := *addresses[i], slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(limit), nats.Name("bed-job")})
+			if a.HasTLS() {
+				opts = append(opts, nats.Secure(a.Config(to.Hostname())))
+			}
+			switch user := to.User.Username(); {
+			case !a.HasPassword():
+			case user == "":
+				to.User = url.User(password) // a token
+			default:
+				to.User = url.UserPassword(user, password)
+			}
+			if nc, err = nats.Connect(to.String(), opts...); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return nil, err
 		}
 		js, err := jetstream.New(nc)
 		if err != nil {

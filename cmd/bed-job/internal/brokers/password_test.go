@@ -65,7 +65,7 @@ func TestPasswordOfAFileIsReadAtEachConnection(t *testing.T) {
 				t.Skip("-short: starts a private server")
 			}
 			file, log := filepath.Join(t.TempDir(), "password"), txlog.NewMemory()
-			keys, err := access.New(access.Keys{PasswordFile: file})
+			keys, err := access.New(access.Keys{PasswordFile: file}, "")
 			must(t, err)
 			target, err := brokers.Targets[c.driver](c.dsn(t), keys)
 			must(t, err)

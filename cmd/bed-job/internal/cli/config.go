@@ -284,7 +284,7 @@ func (d *decoder) access(n ast.Node, what string, is sourceKeys) (*access.Access
 	if k.TLS == nil && k.PasswordFile == "" && k.PasswordCommand == nil && k.PasswordTTL == 0 {
 		return nil, nil
 	}
-	a, err := access.New(k)
+	a, err := access.New(k, string(is.DSN))
 	if err != nil {
 		return nil, d.at(n, "data source %s: %w", what, err)
 	}

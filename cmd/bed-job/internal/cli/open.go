@@ -74,9 +74,6 @@ func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, err
 		opts = append(opts, txlog.WithoutActivity())
 	}
 	if s.access != nil {
-		if _, err := s.target(); err != nil {
-			return nil, err
-		}
 		opts = append(opts, txlog.WithBeforeConnect(s.access.BeforeConnect))
 	}
 	st, err := txlog.Open(ctx, s.driver, s.dsn, opts...)

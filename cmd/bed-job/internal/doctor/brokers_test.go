@@ -22,7 +22,7 @@ func TestBrokersPasswordWithoutTLSIsAFinding(t *testing.T) {
 			t.Errorf("%s: %+v", dsn, x.report.Findings)
 		}
 		x.report = &Report{}
-		p.Access, _ = access.New(access.Keys{PasswordFile: "password"})
+		p.Access, _ = access.New(access.Keys{PasswordFile: "password"}, "")
 		lookAtBroker(p)
 		loopback := strings.Contains(dsn, "@127.0.0.1:5672")
 		if found := len(x.report.Findings) > 0; found != (want || dsn == "kafka://a:9092" || dsn == "nats://token@nats:4222") || loopback && found {
@@ -32,7 +32,7 @@ func TestBrokersPasswordWithoutTLSIsAFinding(t *testing.T) {
 			t.Errorf("%s: %v", dsn, x.report.Notes)
 		}
 		x.report = &Report{}
-		p.Access, _ = access.New(access.Keys{PasswordFile: "password", TLS: &access.TLS{}})
+		p.Access, _ = access.New(access.Keys{PasswordFile: "password", TLS: &access.TLS{}}, "")
 		if lookAtBroker(p); len(x.report.Findings) > 0 {
 			t.Errorf("%s with tls: %+v", dsn, x.report.Findings)
 		}

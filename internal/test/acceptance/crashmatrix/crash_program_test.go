@@ -185,7 +185,7 @@ func (o *crashOrder) openLog(ctx context.Context, s *rig.Steps) (*txlog.SQLStora
 	flavor := t.Dialect.Flavor
 	logdb.Register("crash", logdb.Backend{
 		Flavor: flavor,
-		Connector: func(dsn string) (driver.Connector, error) {
+		Connector: func(dsn string, _ logdb.Before) (driver.Connector, error) {
 			if flavor == sqltext.MySQL {
 				dsn += "&clientFoundRows=true"
 			}
