@@ -44,7 +44,8 @@ The configuration, with the names of Sharding-JDBC:
                 maxDeliveryTryDelayMillis: 60000}
 
 driver is mysql, postgres or sqlite; for targets also nats, amqp or kafka. ${NAME} in a
-value is an environment variable, $$ a dollar sign. jobConfig and its keys are optional.
+value is an environment variable, $$ a dollar sign. tls: {ca, cert, key, serverName}, and
+passwordFile or passwordCommand, complete a dsn. jobConfig and its keys are optional.
 Further keys are
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
