@@ -295,7 +295,7 @@ func (p *patient) unreachable(err error) {
 	case among(1049) || code.State == "3D000": // ER_BAD_DB_ERROR, invalid_catalog_name
 		p.find("database", "the DSN names a database that is not there: "+why, "create it, or fix its name in the DSN")
 	case among(3159) || says("tls:", "tls requested", "tls connection", "tls error", "x509", "certificate", "insecure transport", "no encryption", "ssl off", "ssl is not enabled"):
-		p.find("tls", "server and DSN do not agree about encryption: "+why, "give the data source tls, with ca of the server's authority, and with cert and key where the server asks for a client's certificate; turn TLS off where the server has none")
+		p.find("tls", "server and DSN do not agree about encryption: "+why, "give the data source tls, with ca of the server's authority, and with cert and key where it asks for a client's certificate, or set tls=true (MySQL) or sslmode=verify-full (PostgreSQL) in the DSN; turn TLS off where the server has none")
 	case among(1820, 1862): // ER_MUST_CHANGE_PASSWORD
 		p.find("password", "the account's password has expired: "+why, "have an administrator set a new one (ALTER USER … IDENTIFIED BY …), and give it to the DSN")
 	case among(4151, 3118):
