@@ -4,14 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -47,123 +43,6 @@ type Minute struct {
 	Counts
 }
 
-const (
-	// flushEvery is how long counts wait before they are written.
-	flushEvery = 5 * time.Second
-	// flushFor bounds one write.
-	flushFor = 5 * time.Second
-	// flushRows is the maximum number of data sources in one statement.
-	flushRows = 128
-	// KeepActivity is how long minutes are kept.
-	KeepActivity = 7 * 24 * time.Hour
-)
-
-// Tally counts the writes for one data source. A nil Tally does not count. It is safe for
-// concurrent use and costs some ten nanoseconds.
-type Tally struct {
-	journal    *Journal
-	dataSource string
-}
-
-// counts holds the unwritten counts by data source.
-type counts struct {
-	off bool
-
-	mu     sync.Mutex
-	counts map[string]Counts
-	// timer triggers the write; nil if no write is due.
-	timer *time.Timer
-	// writing is held during a write.
-	writing sync.Mutex
-}
-
-// Tally returns the counter of a data source; nil if no activity is kept.
-func (j *Journal) Tally(dataSource string) *Tally {
-	if j == nil || j.counts.off || !j.on(Activity) {
-		return nil
-	}
-	return &Tally{j, dataSource}
-}
-
-// Count counts n writes. They are written within a few seconds.
-func (t *Tally) Count(o Outcome, n int) {
-	if t == nil {
-		return
-	}
-	j := t.journal
-	c := &j.counts
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts == nil {
-		c.counts = map[string]Counts{}
-	}
-	sum := c.counts[t.dataSource]
-	sum[o] += int64(n)
-	c.counts[t.dataSource] = sum
-	if c.timer == nil && !j.closed.Load() {
-		c.timer = time.AfterFunc(flushEvery, func() {
-			ctx, cancel := context.WithTimeout(context.Background(), flushFor)
-			defer cancel()
-			_ = j.Flush(ctx)
-		})
-	}
-}
-
-// take empties the counts and stops the timer.
-func (c *counts) take() map[string]Counts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	all := c.counts
-	c.counts, c.timer = nil, nil
-	return all
-}
-
-// Flush writes the counts to the current minute of the log's clock. It restores the counts
-// of a write that the database refused for a temporary reason. After a missing answer it
-// drops them, so that no write is counted twice.
-func (j *Journal) Flush(ctx context.Context) error {
-	if j == nil {
-		return nil
-	}
-	j.counts.writing.Lock()
-	defer j.counts.writing.Unlock()
-	all := j.counts.take()
-	// Sorted by name: concurrent processes then take their locks in the same order.
-	for names := range slices.Chunk(slices.Sorted(maps.Keys(all)), flushRows) {
-		if err := j.addActivity(ctx, names, all); err != nil {
-			if j.on(Activity) && dberr.Of(err).Known() {
-				for name, counts := range all {
-					for o, n := range counts {
-						(&Tally{j, name}).Count(Outcome(o), int(n))
-					}
-				}
-			}
-			return err
-		}
-		for _, name := range names {
-			delete(all, name)
-		}
-	}
-	return nil
-}
-
-func (j *Journal) addActivity(ctx context.Context, names []string, all map[string]Counts) error {
-	args := make([]any, 0, 7*len(names))
-	for _, name := range names {
-		args = append(args, name)
-		for _, n := range all[name] {
-			args = append(args, n)
-		}
-	}
-	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
-		sqltext.List(len(names), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
-		j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...)
-	return err
-}
-
 // ReadActivity returns the minutes of that time, oldest first, at most the newest 400,000: a
 // week of forty data sources.
 func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []Minute, err error) {
@@ -184,6 +63,8 @@ func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []
 }
 
 const (
+	// KeepActivity is how long minutes are kept.
+	KeepActivity = 7 * 24 * time.Hour
 	// keepAttempts is how long attempts are kept after their entry has left the log.
 	keepAttempts = 7 * 24 * time.Hour
 	// keepJobs is how long a job that is gone is remembered.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -237,186 +238,117 @@ func text(s string, most int) string {
 	return s
 }
 
-// Attempt is a failed attempt to deliver a unit.
-type Attempt struct {
-	// At is the end of the attempt: on this process's clock in AddAttempts, on the log's in
-	// ReadAttempts.
-	At time.Time `json:"time"`
-	// Origin is the maker: "caller", "sync retry" or "async job".
-	Origin string `json:"origin"`
-	// Class is the class of the error, in the words of dialect.Class.
-	Class string `json:"class"`
-	// Err is the error's text, which may quote values.
-	Err string `json:"error"`
-}
-
 const (
-	// maxError is the maximum size of a kept error, as in the log's last_error.
-	maxError = 8 << 10
-	// maxAttempts is the maximum number of attempts of one unit in one call.
-	maxAttempts = 64
+	// flushEvery is how long counts wait before they are written.
+	flushEvery = 5 * time.Second
+	// flushFor bounds one write.
+	flushFor = 5 * time.Second
+	// flushRows is the maximum number of data sources in one statement.
+	flushRows = 128
 )
 
-// AddAttempts keeps the failed attempts at a unit. The error is for tests: no outcome may
-// depend on it.
-func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Attempt) error {
-	if j == nil || len(attempts) == 0 || !j.on(Attempts) {
+// Tally counts the writes for one data source. A nil Tally does not count. It is safe for
+// concurrent use and costs some ten nanoseconds.
+type Tally struct {
+	journal    *Journal
+	dataSource string
+}
+
+// counts holds the unwritten counts by data source.
+type counts struct {
+	off bool
+
+	mu     sync.Mutex
+	counts map[string]Counts
+	// timer triggers the write; nil if no write is due.
+	timer *time.Timer
+	// writing is held during a write.
+	writing sync.Mutex
+}
+
+// Tally returns the counter of a data source; nil if no activity is kept.
+func (j *Journal) Tally(dataSource string) *Tally {
+	if j == nil || j.counts.off || !j.on(Activity) {
 		return nil
 	}
-	attempts = attempts[max(0, len(attempts)-maxAttempts):]
-	now := time.Now()
-	args := make([]any, 0, 6*len(attempts))
-	for _, a := range attempts {
-		args = append(args, unitID, NewID(), max(0, now.Sub(a.At).Milliseconds()), text(a.Origin, 20), text(a.Class, 20), text(a.Err, maxError))
-	}
-	_, err := j.exec(ctx, Attempts, `INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES `+
-		sqltext.List(len(attempts), `(?, ?, {now} - ?, ?, ?, ?)`, `, `), args...)
-	return err
+	return &Tally{j, dataSource}
 }
 
-// End is the end of a unit whose entry is gone. It is stored among the attempts.
-type End string
-
-// The ends.
-const (
-	Discarded End = "discarded" // by an operator, or with its group
-	Delivered End = "delivered" // by the job
-)
-
-// byOperator is the origin of stored ends: no attempt has it.
-const byOperator = "operator"
-
-// EndStatement records the ends of units: a discard must be recorded in its own transaction.
-func (j *Journal) EndStatement(end End, unitIDs []string) (statement string, args []any, err error) {
-	if err := j.usable(Attempts); err != nil {
-		return "", nil, err
+// Count counts n writes. They are written within a few seconds.
+func (t *Tally) Count(o Outcome, n int) {
+	if t == nil {
+		return
 	}
-	for _, id := range unitIDs {
-		args = append(args, id, NewID())
+	j := t.journal
+	c := &j.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[string]Counts{}
 	}
-	return j.Text(`INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES ` +
-		sqltext.List(len(unitIDs), `(?, ?, {now}, '`+byOperator+`', '`+string(end)+`', '')`, `, `)), args, nil
+	sum := c.counts[t.dataSource]
+	sum[o] += int64(n)
+	c.counts[t.dataSource] = sum
+	if c.timer == nil && !j.closed.Load() {
+		c.timer = time.AfterFunc(flushEvery, func() {
+			ctx, cancel := context.WithTimeout(context.Background(), flushFor)
+			defer cancel()
+			_ = j.Flush(ctx)
+		})
+	}
 }
 
-// AddDelivered records delivered units before their removal. As with AddAttempts, no outcome
-// may depend on it.
-func (j *Journal) AddDelivered(ctx context.Context, unitIDs []string) error {
-	if j == nil || len(unitIDs) == 0 || !j.on(Attempts) {
+// take empties the counts and stops the timer.
+func (c *counts) take() map[string]Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	all := c.counts
+	c.counts, c.timer = nil, nil
+	return all
+}
+
+// Flush writes the counts to the current minute of the log's clock. It restores the counts
+// of a write that the database refused for a temporary reason. After a missing answer it
+// drops them, so that no write is counted twice.
+func (j *Journal) Flush(ctx context.Context) error {
+	if j == nil {
 		return nil
 	}
-	var errs []error
-	for portion := range slices.Chunk(unitIDs, 256) {
-		statement, args, err := j.EndStatement(Delivered, portion)
-		if err == nil {
-			_, err = j.exec(ctx, Attempts, statement, args...)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// Ends returns the ends of the units that ended within keepAttempts.
-func (j *Journal) Ends(ctx context.Context, unitIDs []string) (map[string]End, error) {
-	found := map[string]End{}
-	for portion := range slices.Chunk(unitIDs, 256) {
-		args := make([]any, len(portion))
-		for i, id := range portion {
-			args[i] = id
-		}
-		if err := j.each(ctx, Attempts, func(rows *sql.Rows) error {
-			var id string
-			var end End
-			err := rows.Scan(&id, &end)
-			if found[id] != Discarded {
-				found[id] = end
+	j.counts.writing.Lock()
+	defer j.counts.writing.Unlock()
+	all := j.counts.take()
+	// Sorted by name: concurrent processes then take their locks in the same order.
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(all)), flushRows) {
+		if err := j.addActivity(ctx, names, all); err != nil {
+			if j.on(Activity) && dberr.Of(err).Known() {
+				for name, counts := range all {
+					for o, n := range counts {
+						(&Tally{j, name}).Count(Outcome(o), int(n))
+					}
+				}
 			}
 			return err
-		}, `SELECT unit_id, class FROM bed_attempt WHERE origin = '`+byOperator+`' AND unit_id IN (`+sqltext.List(len(portion), "?", ", ")+`)`, args...); err != nil {
-			return nil, err
+		}
+		for _, name := range names {
+			delete(all, name)
 		}
 	}
-	return found, nil
+	return nil
 }
 
-// ReadAttempts returns the failed attempts at a unit, the newest first.
-func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (all []Attempt, err error) {
-	err = j.each(ctx, Attempts, func(rows *sql.Rows) error {
-		var a Attempt
-		var ms int64
-		if err := rows.Scan(&ms, &a.Origin, &a.Class, &a.Err); err != nil {
-			return err
+func (j *Journal) addActivity(ctx context.Context, names []string, all map[string]Counts) error {
+	args := make([]any, 0, 7*len(names))
+	for _, name := range names {
+		args = append(args, name)
+		for _, n := range all[name] {
+			args = append(args, n)
 		}
-		a.At = time.UnixMilli(ms).UTC()
-		all = append(all, a)
-		return nil
-	}, `SELECT creation_time, origin, class, error FROM bed_attempt WHERE unit_id = ? AND origin <> '`+byOperator+`' ORDER BY id DESC LIMIT ?`, unitID, most)
-	return all, err
-}
-
-// Action is the kind of action in an audit record.
-type Action string
-
-// Record is a record of the audit.
-type Record struct {
-	// ID comes from NewID; records are in its order.
-	ID     string    `json:"id"`
-	Time   time.Time `json:"time"` // on the log's clock, when it is read
-	Who    string    `json:"who"`
-	Action Action    `json:"action"`
-	// What is an entry's id, a data source's name, or a filter or an amendment as JSON.
-	What string `json:"what"`
-	// Whole means that What must be kept whole, however long, or the record is not kept.
-	Whole bool `json:"-"`
-	// Count is the number of affected entries.
-	Count  int    `json:"count"`
-	Reason string `json:"reason"`
-}
-
-// The maximum sizes of a record's texts.
-const (
-	MaxWho    = 255
-	MaxReason = 4096
-	maxWhat   = 16 << 10
-)
-
-// AuditStatement writes a record into the audit: run it in the transaction of the action.
-func (j *Journal) AuditStatement(r Record) (statement string, args []any, err error) {
-	if err := j.usable(Audit); err != nil {
-		return "", nil, err
 	}
-	if !r.Whole {
-		r.What = text(r.What, maxWhat)
-	}
-	return j.Text(`INSERT INTO bed_audit (id, creation_time, who, action, what, units, reason) VALUES (?, {now}, ?, ?, ?, ?, ?)`),
-		[]any{r.ID, text(r.Who, MaxWho), text(string(r.Action), 20), r.What, r.Count, text(r.Reason, MaxReason)}, nil
-}
-
-// AddAudit writes a record separately.
-func (j *Journal) AddAudit(ctx context.Context, r Record) error {
-	statement, args, err := j.AuditStatement(r)
-	if err != nil {
-		return err
-	}
-	_, err = j.db.ExecContext(ctx, statement, args...)
-	j.note(Audit, err)
+	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
+		sqltext.List(len(names), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
+		j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...)
 	return err
-}
-
-// ReadAudit returns the records after the one with the id after, the newest first.
-func (j *Journal) ReadAudit(ctx context.Context, after string, most int) (all []Record, err error) {
-	where, args := ``, []any{}
-	if after != "" {
-		where, args = ` WHERE id < ?`, append(args, after)
-	}
-	err = j.each(ctx, Audit, func(rows *sql.Rows) error {
-		var r Record
-		var ms int64
-		if err := rows.Scan(&r.ID, &ms, &r.Who, &r.Action, &r.What, &r.Count, &r.Reason); err != nil {
-			return err
-		}
-		r.Time = time.UnixMilli(ms).UTC()
-		all = append(all, r)
-		return nil
-	}, `SELECT id, creation_time, who, action, what, units, reason FROM bed_audit`+where+` ORDER BY id DESC LIMIT ?`, append(args, most)...)
-	return all, err
 }
