@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/removal"
 )
@@ -60,7 +61,7 @@ func (d *drain) erase(_ context.Context, under removal.Session, ids []string) {
 	defer leave()
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.ProbeTimeout)
 	defer cancel()
-	err = in.pool.Ask(ctx, func(conn driver.Conn) error { return in.Erase(ctx, conn, ids) })
+	err = in.pool.Ask(ctx, func(conn driver.Conn) error { return attempt.EraseReceipts(ctx, in.Dialect, conn, in.Receipts, ids) })
 	if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
 		d.src.log.WithField("error", in.Dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
 	}

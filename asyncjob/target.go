@@ -209,7 +209,7 @@ func (s *source) deliver(ctx context.Context, u *entry.Unit, run attempt.Runner)
 		out.Class = dialect.Unreachable // also if a dial is refused
 	}
 	a.Outcome = out
-	if readOnly := session.Dialect.ReadOnly; a.Err != nil && readOnly != nil && readOnly(a.Err) && dialled {
+	if a.Err != nil && dialled && session.pool.ReadOnly(a.Err) {
 		a.readOnly = true
 		// Sessions that became read-only stay so even when the server no longer is.
 		session.pool.Idle(0)

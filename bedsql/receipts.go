@@ -58,7 +58,11 @@ func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.T
 	}
 	if c.nextTx && !c.c.target.NoSideConnection {
 		return deadline, c.c.locateAside(ctx, keyed)
-	} else if _, err = c.c.target.Find(ctx, c.inner, keyed); err != nil && !c.c.dialect.Class(err).Answered() {
+	}
+	if _, err = c.c.target.Find(ctx, c.inner, keyed); err == nil {
+		return deadline, nil
+	}
+	if !c.c.dialect.Class(err).Answered() {
 		c.kill()
 	}
 	return deadline, c.c.unlocated(err)
@@ -155,7 +159,7 @@ func (c *connector) eraseReceipts(ctx context.Context, _ removal.Session, ids []
 	if c.target.NoSideConnection {
 		return
 	}
-	if err := c.pool.Ask(ctx, func(conn driver.Conn) error { return c.target.Erase(ctx, conn, ids) }); err != nil {
+	if err := c.pool.Ask(ctx, func(conn driver.Conn) error { return attempt.EraseReceipts(ctx, c.dialect, conn, c.receipts, ids) }); err != nil {
 		c.receiptsStay(err)
 	}
 }

@@ -202,14 +202,15 @@ func Apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []di
 	if err := ctx.Err(); err != nil {
 		return Failed(d, err, true)
 	}
-	if len(u.Order) == 0 {
-		return apply(ctx, d, conn, calls, u, r, rows)
+	if u.Ordered() {
+		return inTurn(ctx, d, conn, calls, u, r, rows)
 	}
-	return withOrder(ctx, d, conn, u, r, func() Outcome { return onOrder(d, u, apply(ctx, d, conn, calls, u, r, rows)) })
+	return apply(ctx, d, conn, calls, u, r, rows, nil)
 }
 
-func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *entry.Unit, r Receipts, rows bool) Outcome {
-	receipt, fences := r.insert(d.Flavor, u, false), r.fences(d.Flavor, u)
+// apply is Apply, with the fences after the receipt.
+func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *entry.Unit, r Receipts, rows bool, fences []dialect.Call) Outcome {
+	receipt := r.insert(d.Flavor, u, false)
 	if d.Atomic != nil && !rows && u.Fingerprint == "" {
 		own := append(append(make([]dialect.Call, 0, 1+len(fences)+len(calls)), receipt), fences...)
 		results, handled, err := d.Atomic(ctx, conn, append(own, calls...))
@@ -230,8 +231,10 @@ func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []di
 		out.OnReceipt = waited(ctx, before)
 		return onReceipt(ctx, d, conn, u, r, out)
 	}
-	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
-		return rolledBack(ctx, d, conn, tx, failed)
+	if len(fences) > 0 {
+		if failed := pass(ctx, d, conn, fences); failed.Err != nil {
+			return rolledBack(ctx, d, conn, tx, failed)
+		}
 	}
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	var answer Answer
@@ -285,7 +288,7 @@ func onReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *ent
 		return unread(driver.ErrBadConn, true)
 	}
 	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
-	if err == nil && found != nil && (found.UnitID == owner(u) || u.Fingerprint != "") {
+	if err == nil && found != nil && (found.UnitID == u.Decides() || u.Fingerprint != "") {
 		var gone bool
 		if gone, err = keepReceipt(ctx, d, conn, u, r, found); gone {
 			found = nil
@@ -334,7 +337,7 @@ func Look(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Un
 
 // outcome returns the outcome of an attempt of u that met the receipt.
 func (f *Found) outcome(u *entry.Unit) Outcome {
-	out := Outcome{Found: true, Replayed: f.UnitID != owner(u)}
+	out := Outcome{Found: true, Replayed: f.UnitID != u.Decides()}
 	if u.Fingerprint == "" {
 		return out
 	}

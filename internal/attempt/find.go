@@ -88,7 +88,7 @@ func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any)
 // belongs to another request under the key, and was purged meanwhile. Its outcome is then unknown
 // to us: a late or remaining entry of this request would find no receipt.
 func keepReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, f *Found) (gone bool, err error) {
-	keep, others := r.retention(u), f.UnitID != owner(u)
+	keep, others := r.retention(u), f.UnitID != u.Decides()
 	if others {
 		// The receipt of another request under the key: retention counts from that request, but an
 		// attempt of this one may come as late as any.
@@ -108,16 +108,6 @@ func MarkReported(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *
 		return Failed(d, err, false)
 	}
 	return Outcome{}
-}
-
-// FindReceipt is ReadReceipt for a mere look: a database without the table
-// bed_receipt holds no receipt.
-func FindReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	found, err := ReadReceipt(ctx, d, conn, r, id)
-	if err != nil && NoReceipts(d, r, err) {
-		return nil, nil
-	}
-	return found, err
 }
 
 // NoReceiptTable wraps err in the error that explains how to create the table. NoReceipts must be

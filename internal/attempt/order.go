@@ -56,11 +56,11 @@ type orderSQL struct {
 // makeOrderSQL is the only place with the text of these statements. Each fails if a later write
 // was delivered, in a way that every session treats as an error. The new number is NULL; in MySQL,
 // which may store 0 for NULL, it exceeds the column's type.
-func makeOrderSQL(f sqltext.Flavor, placed func(text, table string) string) orderSQL {
+func makeOrderSQL(f sqltext.Flavor, placed func(text, table string) string) *orderSQL {
 	own := func(text string) string { return placed(f.Text(text), orderTable) }
 	insert := receiptInsertion + `bed_order (id, log_id, last, keep_until) VALUES (?, ?, ?, {now} + ?)`
 	later := ` ON CONFLICT (id) DO UPDATE SET last = CASE WHEN bed_order.last < EXCLUDED.last THEN EXCLUDED.last END, keep_until = EXCLUDED.keep_until`
-	o := orderSQL{
+	o := &orderSQL{
 		create: own(orderCreate(f)),
 		probe:  own(`SELECT id FROM bed_order WHERE 1 = 0`),
 		fence: own(insert + f.Pick(sqltext.Texts{
@@ -81,27 +81,31 @@ func makeOrderSQL(f sqltext.Flavor, placed func(text, table string) string) orde
 func (r Receipts) fences(f sqltext.Flavor, u *entry.Unit) []dialect.Call {
 	calls := make([]dialect.Call, len(u.Order))
 	for i, o := range u.Order {
-		calls[i] = call(r.sql(f).order.fence, o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
+		calls[i] = call(r.sql(f).order().fence, o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
 	}
 	return calls
 }
 
 // Fence runs the fences of u in the open transaction. A failure leaves the transaction open.
 func Fence(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) Outcome {
-	for _, c := range r.fences(d.Flavor, u) {
+	return onOrder(d, u, pass(ctx, d, conn, r.fences(d.Flavor, u)))
+}
+
+func pass(ctx context.Context, d *dialect.Dialect, conn driver.Conn, fences []dialect.Call) (out Outcome) {
+	for _, c := range fences {
 		if _, before, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
-			out := Failed(d, err, before)
+			out = Failed(d, err, before)
 			out.OnReceipt = waited(ctx, before) || out.Class.Later() && dberr.Of(err).Contended()
-			return onOrder(d, u, out)
+			break
 		}
 	}
-	return Outcome{}
+	return out
 }
 
 // EnsureOrder finds or creates the table bed_order, for a local transaction that could not do so
 // before its COMMIT.
 func EnsureOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
-	s := r.sql(d.Flavor).order
+	s := r.sql(d.Flavor).order()
 	_, err := Ask(ctx, conn, s.probe)
 	if !noTable(d, err, orderTable) {
 		return err
@@ -137,9 +141,10 @@ func onOrder(d *dialect.Dialect, u *entry.Unit, out Outcome) Outcome {
 	return out
 }
 
-// withOrder runs an attempt of u, which has an order key. If the table bed_order is missing, it
-// creates the table and runs the attempt again.
-func withOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, run func() Outcome) Outcome {
+// inTurn is Apply for a unit under order keys. If the table bed_order is missing, it creates the
+// table and applies the unit again.
+func inTurn(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *entry.Unit, r Receipts, rows bool) Outcome {
+	run := func() Outcome { return onOrder(d, u, apply(ctx, d, conn, calls, u, r, rows, r.fences(d.Flavor, u))) }
 	out := run()
 	if !noTable(d, out.Err, orderTable) {
 		return out
@@ -147,21 +152,22 @@ func withOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *ent
 	if out.ConnLost { // the next attempt creates it
 		return Outcome{Class: dialect.Retryable, Err: out.Err, ConnLost: true}
 	}
-	_, _, err := Exec(ctx, conn, r.sql(d.Flavor).order.create, nil)
+	create := r.sql(d.Flavor).order().create
+	_, _, err := Exec(ctx, conn, create, nil)
 	if err != nil && !d.Class(err).Answered() {
 		return Failed(d, err, true)
 	}
 	if again := run(); !noTable(d, again.Err, orderTable) {
 		return again
 	}
-	return Outcome{Class: dialect.Retryable, Err: &dialect.ReceiptTableError{Statement: r.sql(d.Flavor).order.create, Err: fmt.Errorf("no table %s beside it: %w", orderTable, err)}}
+	return Outcome{Class: dialect.Retryable, Err: &dialect.ReceiptTableError{Statement: create, Err: fmt.Errorf("no table %s beside it: %w", orderTable, err)}}
 }
 
 // PurgeOrder erases rows of bed_order of the log r.LogIdentity, from the key after on. It erases a
 // row after its retention if no unit in the log has its key. next means the same as for
 // PurgeReceipts.
 func PurgeOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
-	s := &r.sql(d.Flavor).order
+	s := r.sql(d.Flavor).order()
 	rows, err := askCommitted(ctx, d, conn, s.page, r.LogIdentity, after)
 	if noTable(d, err, orderTable) || d.Flavor == sqltext.MySQL && dberr.Of(err).Denied() {
 		return "", nil // MySQL denies a table that is not there to an account without rights

@@ -58,7 +58,7 @@ func ReceiptID(d *dialect.Dialect, unitID string) string {
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Call {
 	if u.Fingerprint == "" && !void {
-		return call(r.sql(f).insertPlain, u.Receipt, owner(u), r.LogIdentity, r.Retention.Milliseconds())
+		return call(r.sql(f).insertPlain, u.Receipt, u.Decides(), r.LogIdentity, r.Retention.Milliseconds())
 	}
 	var fingerprint any
 	if u.Fingerprint != "" {
@@ -68,22 +68,12 @@ func (r Receipts) insert(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Cal
 	if void {
 		v = 1
 	}
-	return call(r.sql(f).insert, u.Receipt, owner(u), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
+	return call(r.sql(f).insert, u.Receipt, u.Decides(), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
 }
 
 // Insertion returns the call that writes u's receipt, for a transaction of the application.
 func (r Receipts) Insertion(f sqltext.Flavor, u *entry.Unit) dialect.Call {
 	return r.insert(f, u, false)
-}
-
-// owner is the entry to which u's receipt belongs: the receipt is not purged while the log holds
-// that entry. In a compensable group the owner is the compensation, which needs the receipts of
-// all parts.
-func owner(u *entry.Unit) string {
-	if u.Group() || u.Undo != nil {
-		return u.TransactionID
-	}
-	return u.ID
 }
 
 // retention is how long u's receipt is kept.
@@ -101,6 +91,9 @@ const readCommitted driver.IsolationLevel = 2
 // lock the gaps between them, and every new receipt lands in these gaps.
 func EraseReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, ids []string) error {
 	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
+	if err != nil {
+		err = ReceiptRights(ctx, d, conn, r, err)
+	}
 	return err
 }
 
@@ -231,15 +224,15 @@ type receiptSQL struct {
 	page                   string
 	// These name receipts by their ids.
 	erase, purge, gone, back idsSQL
-	// place and home look for the table where unqualified names lead: place returns its place, and
-	// home the schema of an existing one.
-	place, home string
+	// place and schema look for the table where unqualified names lead: place returns its place, and
+	// schema the schema of an existing one.
+	place, schema string
 	// elsewhere finds tables in other places: the schema, and the GRANT that the account lacks
 	// there.
 	elsewhere string
 	// table is the result of create.
 	table tables.Table
-	order orderSQL
+	order func() *orderSQL
 }
 
 // idsSQL is a statement that continues after a list of ids. In PostgreSQL the list is one
@@ -293,7 +286,7 @@ func ReceiptTable(text string) (table string, ok bool) {
 	return table, quoted && (name == receiptTable || name == orderTable)
 }
 
-// IsReceipt reports whether text inserts a receipt, or the number of an order key.
+// IsReceipt reports whether ReceiptTable knows text.
 func IsReceipt(text string) bool {
 	_, ok := ReceiptTable(text)
 	return ok
@@ -330,7 +323,7 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
   ` + f.Pick(sqltext.Texts{MySQL: `PRIMARY KEY (id)`, Postgres: `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, SQLite: `PRIMARY KEY (id)`}) + `
 )` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='` + receiptRemark + `'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
 	return &receiptSQL{
-		order:      makeOrderSQL(f, at),
+		order:      sync.OnceValue(func() *orderSQL { return makeOrderSQL(f, at) }),
 		create:     placed(create),
 		table:      tables.Of(f, create)[0],
 		indexes:    tables.Place{Flavor: f, Schema: schema}.Indexes(receiptTable),
@@ -372,7 +365,7 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
     AND c.oid IS DISTINCT FROM (SELECT o.oid FROM pg_class o JOIN pg_namespace m ON m.oid = o.relnamespace WHERE o.relname = 'bed_receipt'
       AND m.nspname = COALESCE(NULLIF($1::text, ''), (SELECT h.nspname FROM pg_class b JOIN pg_namespace h ON h.oid = b.relnamespace WHERE b.oid = to_regclass('bed_receipt'))))
   ORDER BY quote_ident(n.nspname) COLLATE "C"`, SQLite: ``}),
-		home: unplaced(f.Pick(sqltext.Texts{MySQL: `SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
+		schema: unplaced(f.Pick(sqltext.Texts{MySQL: `SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
 			Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, SQLite: ``})),
 	}
 }

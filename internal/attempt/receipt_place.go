@@ -76,7 +76,7 @@ func quoteSchema(f sqltext.Flavor, schema string) string {
 // ReceiptHome returns the schema where unqualified names lead to a table of receipts; empty if they
 // lead to none.
 func ReceiptHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (string, error) {
-	rows, err := Ask(ctx, conn, r.sql(d.Flavor).home)
+	rows, err := Ask(ctx, conn, r.sql(d.Flavor).schema)
 	if err != nil || len(rows) == 0 {
 		return "", err
 	}

@@ -42,15 +42,6 @@ const (
 	maxCause = 2 << 10
 )
 
-// Decides returns the id of the entry that holds the unit's state: the compensation's in a
-// compensable group, else its own. A part can still be undone after its delivery.
-func (u *Unit) Decides() string {
-	if u.Group() {
-		return u.TransactionID
-	}
-	return u.ID
-}
-
 // InGroup reports whether ErrGroup protects the unit from being discarded, parked or
 // amended.
 func (u *Unit) InGroup() bool { return u.Group() || u.Unstarted() }

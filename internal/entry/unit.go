@@ -293,7 +293,10 @@ func (l Lease) Over() bool {
 }
 
 // Plain reports whether u has no order key and no group.
-func (u *Unit) Plain() bool { return len(u.Order) == 0 && !u.Grouped() }
+func (u *Unit) Plain() bool { return !u.Ordered() && !u.Grouped() }
+
+// Ordered reports whether u has an order key.
+func (u *Unit) Ordered() bool { return len(u.Order) > 0 }
 
 // Grouped reports whether u is a unit of a compensable group, its compensation, or waits for units
 // of its group.
@@ -303,6 +306,16 @@ func (u *Unit) Grouped() bool { return u.Undo != nil || len(u.After) > 0 || u.Gr
 // has the id u.TransactionID.
 func (u *Unit) Group() bool {
 	return u.Undo == nil && len(u.Statements) > 0 && u.Statements[0].Part > 0
+}
+
+// Decides returns the id of the entry that holds the unit's state. While the log has it, the unit's
+// receipt stays. In a compensable group it is the compensation, which can undo a delivered part;
+// otherwise it is the unit's own.
+func (u *Unit) Decides() string {
+	if u.Undo != nil || u.Group() {
+		return u.TransactionID
+	}
+	return u.ID
 }
 
 // Check rejects a unit that could not be stored or found again. It sets an empty token to

@@ -133,8 +133,9 @@ func (a *asked) judge(ctx context.Context, u *entry.Unit) Judgement {
 	}
 	d := a.target.Dialect
 	found, err := ask(ctx, &a.line, func(ctx context.Context, conn driver.Conn) (*attempt.Found, error) {
-		found, err := attempt.FindReceipt(ctx, d, conn, attempt.Receipts{Schema: a.target.ReceiptSchema}, u.Receipt)
-		if err == nil && found == nil {
+		r := attempt.Receipts{Schema: a.target.ReceiptSchema}
+		found, err := attempt.ReadReceipt(ctx, d, conn, r, u.Receipt)
+		if found == nil && (err == nil || attempt.NoReceipts(d, r, err)) {
 			err = target.SamePlace(ctx, &a.target, conn, u)
 		}
 		return found, err

@@ -103,11 +103,6 @@ func (s *Source) At(place string) attempt.Receipts {
 	return s.Receipts.At(place)
 }
 
-// Erase deletes receipts on conn.
-func (s *Source) Erase(ctx context.Context, conn driver.Conn, ids []string) error {
-	return attempt.ReceiptRights(ctx, s.Dialect, conn, s.Receipts, attempt.EraseReceipts(ctx, s.Dialect, conn, s.Receipts, ids))
-}
-
 // checkSchema compares the receipts' schema with the schema in the log. If the log has no schema
 // yet, it stores this one. A resent request under a key, or a job with other settings, must look in
 // the same place for the receipt.

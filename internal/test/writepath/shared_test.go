@@ -4,10 +4,7 @@ package writepath
 // become shorter.
 var sharedFiles = map[string][]string{
 	"at-least-once": inTheLog,
-	"once": append([]string{
-		"internal/attempt/attempt.go", "internal/attempt/order.go", "internal/attempt/receipt.go", "internal/attempt/receipt_place.go",
-		"internal/target/receipts.go",
-	}, inTheLog...),
+	"once":          append([]string{"internal/attempt/receipt.go", "internal/target/receipts.go"}, inTheLog...),
 }
 
 // inTheLog define what an entry is, with the fields and columns of the features.
