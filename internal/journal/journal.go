@@ -322,7 +322,16 @@ func (j *Journal) Flush(ctx context.Context) error {
 	all := j.counts.take()
 	// Sorted by name: concurrent processes then take their locks in the same order.
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(all)), flushRows) {
-		if err := j.addActivity(ctx, names, all); err != nil {
+		args := make([]any, 0, 7*len(names))
+		for _, name := range names {
+			args = append(args, name)
+			for _, n := range all[name] {
+				args = append(args, n)
+			}
+		}
+		if _, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
+			sqltext.List(len(names), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
+			j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...); err != nil {
 			if j.on(Activity) && dberr.Of(err).Known() {
 				for name, counts := range all {
 					for o, n := range counts {
@@ -337,18 +346,4 @@ func (j *Journal) Flush(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (j *Journal) addActivity(ctx context.Context, names []string, all map[string]Counts) error {
-	args := make([]any, 0, 7*len(names))
-	for _, name := range names {
-		args = append(args, name)
-		for _, n := range all[name] {
-			args = append(args, n)
-		}
-	}
-	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
-		sqltext.List(len(names), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
-		j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...)
-	return err
 }

@@ -74,7 +74,10 @@ func (s *Source) Adopt(place *Place) { s.place.CompareAndSwap(nil, place) }
 // will find its receipt in the same place again. Errors: an ElsewhereError, a LogError, a
 // ReceiptTableError, a ReceiptRightsError, or the database's.
 func (s *Source) Find(ctx context.Context, conn driver.Conn, certain bool) (*Place, error) {
-	err := s.checkSchema(ctx, conn)
+	var err error
+	if s.Dialect.Flavor == sqltext.MySQL || s.Dialect.Flavor == sqltext.Postgres {
+		err = s.checkSchema(ctx, conn)
+	}
 	var silent *LogError
 	assumed := s.LogTimeout > 0 && !certain && s.Receipts.Schema == "" && errors.As(err, &silent)
 	if err != nil && !assumed {
@@ -107,9 +110,6 @@ func (s *Source) At(place string) attempt.Receipts {
 // yet, it stores this one. A resent request under a key, or a job with other settings, must look in
 // the same place for the receipt.
 func (s *Source) checkSchema(ctx context.Context, conn driver.Conn) error {
-	if s.Dialect.Flavor != sqltext.MySQL && s.Dialect.Flavor != sqltext.Postgres {
-		return nil
-	}
 	if s.LogTimeout > 0 { // the caller's context may never end
 		bounded, cancel := context.WithTimeout(ctx, s.LogTimeout)
 		defer cancel()
@@ -209,7 +209,11 @@ func (s *Source) Attempt(ctx context.Context, conn driver.Conn, u *entry.Unit, r
 	if err := s.locate(ctx, conn, u); err != nil {
 		return s.Failed(err), Unlocated
 	}
-	return s.Explain(ctx, conn, u, run())
+	out := run()
+	if out.Err != nil {
+		return s.Explain(ctx, conn, u, out)
+	}
+	return out, Ran
 }
 
 // Explain completes the outcome of an attempt of u: the error then tells which table or right on it
