@@ -301,15 +301,17 @@ const (
 	// old to know it cannot read the parameters, so that it parks the entry and does not run it
 	// unchecked.
 	requiredStart = `{"rows":"`
-	requiredThen  = `","parameters":`
+	requiredThen  = `"` + wrapThen
 	// partStart begins the parameters of a statement in a compensable group. An older job,
 	// which would not keep the receipt for the compensation, cannot read them.
 	partStart = `{"part":`
-	partThen  = `,"parameters":`
 	// afterStart begins the first statement's parameters in a unit that waits for others. An
 	// older job, which would not wait, cannot read them.
 	afterStart = `{"after":`
-	afterThen  = `,"parameters":`
+	// orderStart begins them in a unit under order keys. An older job, which would not keep the order,
+	// cannot read them.
+	orderStart = `{"order":`
+	wrapThen   = `,"parameters":`
 	wrapEnd    = `}`
 )
 
@@ -333,20 +335,24 @@ func unwrap(text, start, then string) (what, params string, ok, whole bool) {
 	return what, params, true, found && ended
 }
 
-// wrapAfter returns the parameters of the first statement in a unit that waits for others.
-func wrapAfter(after []string, params string) string {
-	if len(after) == 0 {
+// wrapAfter and wrapOrder return the parameters of a unit's first statement, with the units that it
+// waits for, and with its order keys.
+func wrapAfter(after []string, params string) string      { return wrapList(afterStart, after, params) }
+func wrapOrder(order []entry.Order, params string) string { return wrapList(orderStart, order, params) }
+
+func wrapList[T any](start string, list []T, params string) string {
+	if len(list) == 0 {
 		return params
 	}
-	b, _ := json.Marshal(after)
-	return wrap(afterStart, string(b), afterThen, params)
+	b, _ := json.Marshal(list)
+	return wrap(start, string(b), wrapThen, params)
 }
 
-// readAfter reverses wrapAfter.
-func (r *reading) readAfter(text string) (params string) {
-	list, params, waits, whole := unwrap(text, afterStart, afterThen)
-	if waits && (json.Unmarshal([]byte(list), &r.unit.After) != nil || !whole) {
-		r.note("does not say which units must be delivered before")
+// list reverses wrapList. problem describes an unreadable list.
+func (r *reading) list(text, start string, to any, problem string) (params string) {
+	list, params, there, whole := unwrap(text, start, wrapThen)
+	if there && (json.Unmarshal([]byte(list), to) != nil || !whole) {
+		r.note(problem)
 	}
 	return params
 }
@@ -364,7 +370,7 @@ func encode(s *entry.Statement) (text, params string) {
 		params = wrap(requiredStart, s.Required.Sign(), requiredThen, params)
 	}
 	if s.Part != 0 {
-		params = wrap(partStart, strconv.Itoa(s.Part), partThen, params)
+		params = wrap(partStart, strconv.Itoa(s.Part), wrapThen, params)
 	}
 	return text, params
 }
@@ -446,7 +452,9 @@ func (r *reading) readSQL(v sql.NullString) {
 
 func (r *reading) readParams(v sql.NullString) {
 	s := &r.first
-	number, params, part, whole := unwrap(r.readAfter(r.readOrder(r.text(v))), partStart, partThen)
+	params := r.list(r.text(v), orderStart, &r.unit.Order, "does not say in what order the unit is to be delivered")
+	params = r.list(params, afterStart, &r.unit.After, "does not say which units must be delivered before")
+	number, params, part, whole := unwrap(params, partStart, wrapThen)
 	if part {
 		n, err := strconv.Atoi(number)
 		if s.Part = n; err != nil || n < 1 || !whole {

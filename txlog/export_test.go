@@ -60,7 +60,7 @@ func ParamsColumn(params string, prepared bool) string {
 
 // ReadParamsColumn reads it.
 func ReadParamsColumn(column string) (params string, prepared bool) {
-	var r reading
+	r := reading{unit: new(Unit)}
 	r.readParams(sql.NullString{String: column, Valid: true})
 	return r.first.Params, r.first.Prepared
 }

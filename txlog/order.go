@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,32 +15,6 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
 )
-
-// The parameters of the first statement in an ordered unit begin with orderStart. A job too
-// old to know it cannot read the parameters, so that it parks the entry and does not run it
-// out of order.
-const (
-	orderStart = `{"order":`
-	orderThen  = `,"parameters":`
-)
-
-// wrapOrder returns the parameters of the first statement in an ordered unit.
-func wrapOrder(order []entry.Order, params string) string {
-	if len(order) == 0 {
-		return params
-	}
-	b, _ := json.Marshal(order)
-	return wrap(orderStart, string(b), orderThen, params)
-}
-
-// readOrder reverses wrapOrder.
-func (r *reading) readOrder(text string) (params string) {
-	list, params, ordered, whole := unwrap(text, orderStart, orderThen)
-	if ordered && (json.Unmarshal([]byte(list), &r.unit.Order) != nil || !whole) {
-		r.note("does not say in what order the unit is to be delivered")
-	}
-	return params
-}
 
 // isOrderTable reports whether a table of the log is for order keys.
 func isOrderTable(name string) bool { return strings.HasPrefix(name, "bed_order_") }
