@@ -59,10 +59,23 @@ func (u *claimed) joins() bool {
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Plain() && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
 }
 
-// failedBefore reports whether the last attempt at u, or the last ones at its kind, failed.
-func (u *claimed) failedBefore() bool {
-	return u.Tries > 0 || u.ContendedFrom > 0 || u.kind != nil && u.kind.failed >= failsAt
+// traits are what a queue needs to know of a unit. They stay while it waits.
+type traits struct {
+	kind           *kindOfUnit
+	failed, atOnce bool
 }
+
+func (u *claimed) traits() traits {
+	return traits{u.kind, u.Tries > 0 || u.ContendedFrom > 0, u.AtOnce}
+}
+
+// failedBefore reports whether the last attempt at the unit, or the last ones at its kind,
+// failed.
+func (t traits) failedBefore() bool {
+	return t.failed || t.kind != nil && t.kind.failed >= failsAt
+}
+
+func (u *claimed) failedBefore() bool { return u.traits().failedBefore() }
 
 // rested reports whether the unit was given back earlier in this round, without a retry by
 // an operator since.

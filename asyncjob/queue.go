@@ -25,8 +25,9 @@ type queue struct {
 	// changed signals fewer waiting units or the end of a worker.
 	changed sync.Cond
 	workers int
-	// waiting counts the units that have not begun.
-	waiting int
+	// waiting counts the units that have not begun, and by traits.
+	waiting  int
+	byTraits map[traits]int
 	// failing counts the workers on units that failed before, atOnce those on units that an
 	// operator retried. last is set if the last unit begun had failed before.
 	failing, atOnce int
@@ -47,7 +48,7 @@ type lane struct {
 const contendedLane = "\x00contended"
 
 func newQueue(workers, most int, work func([]*claimed)) *queue {
-	q := &queue{work: work, limit: workers, now: workers, most: most, lanes: map[string]*lane{}}
+	q := &queue{work: work, limit: workers, now: workers, most: most, lanes: map[string]*lane{}, byTraits: map[traits]int{}}
 	q.changed.L = &q.mu
 	return q
 }
@@ -82,6 +83,7 @@ func (q *queue) add(units []*claimed) {
 		}
 		i, _ := slices.BinarySearchFunc(l.units, u, func(a, b *claimed) int { return cmp.Compare(a.ID, b.ID) })
 		l.units = slices.Insert(l.units, i, u)
+		q.byTraits[u.traits()]++
 	}
 	q.waiting += len(units)
 	q.start()
@@ -94,7 +96,7 @@ func (q *queue) choose(units []*claimed, stuck bool) (chosen []*claimed, left bo
 	defer q.mu.Unlock()
 	room := q.room(stuck)
 	for _, u := range units {
-		if !u.AtOnce && q.isSlow(u, stuck) {
+		if !u.AtOnce && q.isSlow(u.traits(), stuck) {
 			if room--; room < 0 {
 				left = true
 				continue
@@ -156,32 +158,39 @@ func (q *queue) proof() int {
 	return max(q.now-1, 2)
 }
 
-// may reports whether a worker may begin with u now; alone means that the worker has no
-// other unit.
-func (q *queue) may(u *claimed, alone bool) bool {
+// may reports whether a worker may begin with a unit of these traits now; alone means that
+// the worker has no other unit.
+func (q *queue) may(t traits, alone bool) bool {
 	switch {
-	case u.AtOnce && q.atOnce < max(1, q.half()/2):
+	case t.atOnce && q.atOnce < max(1, q.half()/2):
 		return true
-	case u.failedBefore():
-		return q.failing < q.half() && (u.kind == nil || u.kind.busy < q.half())
+	case t.failedBefore():
+		return q.failing < q.half() && (t.kind == nil || t.kind.busy < q.half())
 	}
-	return !alone || u.kind == nil || u.kind.busy < q.half() || u.kind.trusted(q.proof())
+	return !alone || t.kind == nil || t.kind.busy < q.half() || t.kind.trusted(q.proof())
 }
 
 // pick takes a lane without a worker; nil if no lane may begin. Units that failed before
-// come after others, except on one worker.
+// come after others, except on one worker. It reads no more lanes than it needs: a claim may
+// make thousands ready.
 func (q *queue) pick(alone bool) *lane {
+	var some, failedSome bool // may begin
+	for t := range q.byTraits {
+		slow := t.failedBefore() && !t.atOnce
+		may := (alone || !slow) && q.may(t, alone)
+		some, failedSome = some || may && !slow, failedSome || may && slow
+	}
 	at, failed := -1, -1
 	for i, l := range q.ready {
-		u := l.units[0]
-		slow := u.failedBefore() && !u.AtOnce
-		if slow && failed < 0 && alone && q.may(u, alone) {
-			failed = i
-		} else if !slow && at < 0 && q.may(u, alone) {
-			at = i
-		}
-		if at >= 0 && (failed >= 0 || q.failing > 0) {
+		if (at >= 0 || !some) && (failed >= 0 || !failedSome || at >= 0 && q.failing > 0) {
 			break
+		}
+		t := l.units[0].traits()
+		slow := t.failedBefore() && !t.atOnce
+		if slow && failed < 0 && alone && q.may(t, alone) {
+			failed = i
+		} else if !slow && at < 0 && q.may(t, alone) {
+			at = i
 		}
 	}
 	if failed >= 0 && (at < 0 || q.failing == 0 && (q.now > 1 || !q.last)) {
@@ -191,7 +200,9 @@ func (q *queue) pick(alone bool) *lane {
 		return nil
 	}
 	l := q.ready[at]
-	q.ready = slices.Delete(q.ready, at, at+1)
+	copy(q.ready[1:], q.ready[:at])
+	q.ready[0] = nil
+	q.ready = q.ready[1:]
 	return l
 }
 
@@ -201,6 +212,11 @@ func (q *queue) begin(l *lane, alone bool) *claimed {
 	l.units[0] = nil
 	l.units = l.units[1:]
 	q.waiting--
+	if t := u.traits(); q.byTraits[t] > 1 {
+		q.byTraits[t]--
+	} else {
+		delete(q.byTraits, t)
+	}
 	if q.last = false; u.AtOnce {
 		u.counted = &q.atOnce
 	} else if q.last = u.failedBefore(); q.last {
@@ -246,7 +262,7 @@ func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 		switch {
 		case len(l.units) == 0:
 			delete(q.lanes, l.transaction)
-		case len(still) < share && !l.units[0].failedBefore() && q.may(l.units[0], len(still) == 0):
+		case len(still) < share && !l.units[0].failedBefore() && q.may(l.units[0].traits(), len(still) == 0):
 			units = append(units, q.begin(l, len(still) == 0))
 			still = append(still, l)
 		default:
@@ -277,19 +293,17 @@ func (q *queue) take(on []*lane, units []*claimed, share int) ([]*lane, []*claim
 	return on, units
 }
 
-// isSlow reports whether u failed before. While the queue is stuck, units that may not begin
-// now are slow too.
-func (q *queue) isSlow(u *claimed, stuck bool) bool {
-	return u.failedBefore() || stuck && !q.may(u, true)
+// isSlow reports whether units of these traits failed before. While the queue is stuck,
+// units that may not begin now are slow too.
+func (q *queue) isSlow(t traits, stuck bool) bool {
+	return t.failedBefore() || stuck && !q.may(t, true)
 }
 
 // slow counts the slow units that wait. The caller holds mu.
 func (q *queue) slow(stuck bool) (n int) {
-	for _, l := range q.lanes {
-		for _, u := range l.units {
-			if q.isSlow(u, stuck) {
-				n++
-			}
+	for t, waiting := range q.byTraits {
+		if q.isSlow(t, stuck) {
+			n += waiting
 		}
 	}
 	return n
