@@ -15,6 +15,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 )
 
@@ -350,18 +351,14 @@ func execIn(ctx context.Context, q runner) func(query string, args ...any) error
 
 // noteDiscarded records for States that units are discarded.
 func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) error {
-	for portion := range slices.Chunk(ids, maxRows) {
-		statement, args, err := s.journal.EndStatement(journal.Discarded, portion)
-		if err != nil {
-			return nil // the table cannot be used, and States says so
-		}
-		if _, err := q.ExecContext(ctx, statement, args...); s.journal.Refused(journal.Attempts, err) {
-			return fmt.Errorf("%w: %w", errNotNoted, err)
-		} else if err != nil {
-			return fmt.Errorf("%s: %w", journal.Attempts, err)
-		}
+	switch err := s.noteEnds(ctx, q, noteDiscarded, ids); {
+	case err == nil, errors.Is(err, journal.ErrOff): // States says so
+		return nil
+	case journal.Lasting(err):
+		return fmt.Errorf("%w: %w", errNotNoted, err)
+	default:
+		return fmt.Errorf("%s: %w", journal.Attempts, err)
 	}
-	return nil
 }
 
 // noteDelivered records units as delivered before their removal. If it fails, States cannot
@@ -369,7 +366,20 @@ func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) 
 func (s *SQLStorage) noteDelivered(ctx context.Context, ids ...string) {
 	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
 	defer cancel()
-	_ = s.journal.AddDelivered(ctx, ids)
+	_ = s.noteEnds(ctx, s.db, noteDelivered, ids)
+}
+
+func (s *SQLStorage) noteEnds(ctx context.Context, q runner, k kind, ids []string) error {
+	note := func(n int, args ...any) error {
+		return s.journal.Use(journal.Attempts, func() error {
+			_, err := run(ctx, q, shape{kind: k, rows: n}, args...)
+			return err
+		})
+	}
+	if s.db.backend.Flavor == sqltext.Postgres {
+		return note(0, sqltext.Array(ids))
+	}
+	return chunks(ids, func(portion []any) error { return note(len(portion), portion...) })
 }
 
 // errNotNoted repeats a decision without the table that has just been disabled.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -59,6 +60,8 @@ const (
 	staleOrderKeys
 	purgeOrderKeys
 	busyOrderKeys
+	noteDelivered
+	noteDiscarded
 )
 
 // shape is a statement with all inputs of its text. There are few shapes, so each is
@@ -239,6 +242,10 @@ func (sh shape) text(f sqltext.Flavor) string {
 	case busyOrderKeys:
 		// Units behind a skipped one may have been delivered.
 		s = `SELECT id FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND (head <> '' OR EXISTS (SELECT 1 FROM bed_order_queue AS q WHERE q.key_id = bed_order_key.id))`
+	case noteDelivered:
+		s = journal.Delivered.Statement(f, sh.rows)
+	case noteDiscarded:
+		s = journal.Discarded.Statement(f, sh.rows)
 	}
 	return f.Text(s)
 }

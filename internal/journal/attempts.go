@@ -3,8 +3,8 @@ package journal
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/sqltext"
@@ -59,33 +59,14 @@ const (
 // byOperator is the origin of stored ends: no attempt has it.
 const byOperator = "operator"
 
-// EndStatement records the ends of units: a discard must be recorded in its own transaction.
-func (j *Journal) EndStatement(end End, unitIDs []string) (statement string, args []any, err error) {
-	if err := j.usable(Attempts); err != nil {
-		return "", nil, err
-	}
-	for _, id := range unitIDs {
-		args = append(args, id, NewID())
-	}
-	return j.Text(`INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES ` +
-		sqltext.List(len(unitIDs), `(?, ?, {now}, '`+byOperator+`', '`+string(end)+`', '')`, `, `)), args, nil
-}
-
-// AddDelivered records delivered units before their removal. As with AddAttempts, no outcome
-// may depend on it.
-func (j *Journal) AddDelivered(ctx context.Context, unitIDs []string) error {
-	if j == nil || len(unitIDs) == 0 || !j.on(Attempts) {
-		return nil
-	}
-	var errs []error
-	for portion := range slices.Chunk(unitIDs, 256) {
-		statement, args, err := j.EndStatement(Delivered, portion)
-		if err == nil {
-			_, err = j.exec(ctx, Attempts, statement, args...)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+// Statement records the end of n units, by their ids; in PostgreSQL of any number, by one
+// array. A repetition records nothing.
+func (end End) Statement(f sqltext.Flavor, n int) string {
+	const as = `'{end}', {now}, '` + byOperator + `', '{end}', ''`
+	rows := `VALUES ` + sqltext.List(max(n, 1), `(?, `+as+`)`, `, `)
+	return strings.ReplaceAll(f.Pick(sqltext.Texts{MySQL: `INSERT IGNORE`, Postgres: `INSERT`, SQLite: `INSERT OR IGNORE`})+
+		` INTO bed_attempt (unit_id, id, creation_time, origin, class, error) `+
+		f.Pick(sqltext.Texts{MySQL: rows, SQLite: rows, Postgres: `SELECT u, ` + as + ` FROM unnest(?::text[]) AS u ON CONFLICT DO NOTHING`}), `{end}`, string(end))
 }
 
 // Ends returns the ends of the units that ended within keepAttempts.

@@ -143,16 +143,6 @@ func (j *Journal) note(table string, err error) {
 	}
 }
 
-// Refused reports whether err, from another package's statement, means that a table is
-// unusable, and then disables it.
-func (j *Journal) Refused(table string, err error) bool {
-	if err == nil || !Lasting(err) {
-		return false
-	}
-	j.note(table, err)
-	return true
-}
-
 // Lasting reports whether err means that a table is missing, has another form or may not be
 // used. It ignores SQLSTATE 42000: MySQL uses it for a missing right, but also for too many
 // connections or prepared statements (1203, 1226, 1461).
@@ -171,15 +161,24 @@ func Lasting(err error) bool {
 
 // exec runs a statement about a table and records whether the table is usable.
 func (j *Journal) exec(ctx context.Context, table, statement string, args ...any) (int64, error) {
-	if err := j.usable(table); err != nil {
-		return 0, err
-	}
-	result, err := j.db.ExecContext(ctx, j.Text(statement), args...)
-	j.note(table, err)
-	if err != nil {
+	var result sql.Result
+	if err := j.Use(table, func() (err error) {
+		result, err = j.db.ExecContext(ctx, j.Text(statement), args...)
+		return err
+	}); err != nil {
 		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+// Use runs f, a statement about a usable table, and records whether the table is usable.
+func (j *Journal) Use(table string, f func() error) error {
+	err := j.usable(table)
+	if err == nil {
+		err = f()
+		j.note(table, err)
+	}
+	return err
 }
 
 // onConflict ends an INSERT that sets columns of an existing row. set does so for a
