@@ -36,6 +36,9 @@ func (*NotOneDML) Certainly() dialect.Class { return dialect.Refused }
 // lets them pass.
 func OnlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, statements []entry.Statement) error {
 	for i, s := range statements {
+		if i > 0 && s.SQL == statements[i-1].SQL { // as in a batch of units
+			continue
+		}
 		kind, sure := sqltext.IsOneWrite(d.Flavor, s.SQL)
 		switch {
 		case !sure && conn == nil:
