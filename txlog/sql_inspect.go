@@ -376,10 +376,17 @@ func (s *SQLStorage) noteEnds(ctx context.Context, q runner, k kind, ids []strin
 			return err
 		})
 	}
+	id := journal.NewID()
 	if s.db.backend.Flavor == sqltext.Postgres {
-		return note(0, sqltext.Array(ids))
+		return note(0, id, sqltext.Array(ids))
 	}
-	return chunks(ids, func(portion []any) error { return note(len(portion), portion...) })
+	return chunks(ids, func(portion []any) error {
+		args := make([]any, 0, 2*len(portion))
+		for _, unit := range portion {
+			args = append(args, unit, id)
+		}
+		return note(len(portion), args...)
+	})
 }
 
 // errNotNoted repeats a decision without the table that has just been disabled.

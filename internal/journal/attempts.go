@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/sqltext"
@@ -59,14 +58,17 @@ const (
 // byOperator is the origin of stored ends: no attempt has it.
 const byOperator = "operator"
 
-// Statement records the end of n units, by their ids; in PostgreSQL of any number, by one
-// array. A repetition records nothing.
+// Statement records the end of n units. Its parameters are, for each, the unit's id and one
+// [NewID] for all; in PostgreSQL that one, and an array of any number of units. Units may
+// be repeated, except in PostgreSQL.
 func (end End) Statement(f sqltext.Flavor, n int) string {
-	const as = `'{end}', {now}, '` + byOperator + `', '{end}', ''`
-	rows := `VALUES ` + sqltext.List(max(n, 1), `(?, `+as+`)`, `, `)
-	return strings.ReplaceAll(f.Pick(sqltext.Texts{MySQL: `INSERT IGNORE`, Postgres: `INSERT`, SQLite: `INSERT OR IGNORE`})+
-		` INTO bed_attempt (unit_id, id, creation_time, origin, class, error) `+
-		f.Pick(sqltext.Texts{MySQL: rows, SQLite: rows, Postgres: `SELECT u, ` + as + ` FROM unnest(?::text[]) AS u ON CONFLICT DO NOTHING`}), `{end}`, string(end))
+	rest := `?, {now}, '` + byOperator + `', '` + string(end) + `', ''`
+	rows := `SELECT u, ` + rest + ` FROM unnest(?::text[]) AS u`
+	if f != sqltext.Postgres {
+		rows = `VALUES ` + sqltext.List(n, `(?, `+rest+`)`, `, `)
+	}
+	return f.Pick(sqltext.Texts{MySQL: `INSERT IGNORE`, Postgres: `INSERT`, SQLite: `INSERT OR IGNORE`}) +
+		` INTO bed_attempt (unit_id, id, creation_time, origin, class, error) ` + rows
 }
 
 // Ends returns the ends of the units that ended within keepAttempts.
