@@ -380,13 +380,17 @@ func (s *SQLStorage) noteEnds(ctx context.Context, q runner, k kind, ids []strin
 	if s.db.backend.Flavor == sqltext.Postgres {
 		return note(0, id, sqltext.Array(ids))
 	}
-	return chunks(ids, func(portion []any) error {
-		args := make([]any, 0, 2*len(portion))
-		for _, unit := range portion {
-			args = append(args, unit, id)
+	for portion := range slices.Chunk(ids, maxRows) {
+		n := insertSize(len(portion)) // a repeated row costs as much as another
+		args := make([]any, 0, 2*n)
+		for i := range n {
+			args = append(args, portion[min(i, len(portion)-1)], id)
 		}
-		return note(len(portion), args...)
-	})
+		if err := note(n, args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // errNotNoted repeats a decision without the table that has just been disabled.
