@@ -19,9 +19,9 @@ import (
 // CompensateAfter compensates a group that is d old and not delivered everywhere, instead of going
 // on with the delivery. A job then runs the compensations of the applied parts (see
 // SoftTransaction.Compensation). d is at least a millisecond. It counts on the log's clock from
-// the group's first entry: in End or, under WithTx, at the first write. The default is no
-// deadline. It has no effect in a group without a compensation. Begin returns an error for an
-// immediate soft transaction.
+// the group's entries: from End or, under WithTx, from COMMIT. The default is no deadline. It has
+// no effect in a group without a compensation. Begin returns an error for an immediate soft
+// transaction.
 func CompensateAfter(d time.Duration) TxOption {
 	return func(s *SoftTransaction) {
 		if s.compensateAfter = d; d < time.Millisecond {

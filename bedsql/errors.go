@@ -39,7 +39,8 @@ var (
 	ErrEnded = errors.New("bed: the soft transaction of this context has ended")
 	// ErrStaged is matched by the errors of operations impossible in a staged soft transaction:
 	// results before End, writes that return rows or need their session, writes for data sources
-	// with another log. Nothing was sent.
+	// with another log. Under WithTx it also refuses statements that could end the transaction
+	// unseen. Nothing was sent.
 	ErrStaged = errors.New("bed: not possible in a staged soft transaction")
 	// ErrKeyReused is matched by the error of a request under an idempotency key of an earlier,
 	// different request. It is not applied. The text names the difference, never a value.
@@ -126,7 +127,8 @@ type RowsError = dialect.RowsError
 
 // LogElsewhereError is the error of a write under WithTx whose transaction does not reach the
 // write's log. The log is on another server, or the session sees another log or no log, or may not
-// write to it. The write was neither logged nor sent, and the transaction goes on.
+// write to it. The write was neither logged nor sent, and the transaction goes on. From Commit it
+// means that the transaction was rolled back.
 type LogElsewhereError struct {
 	// DataSource is the target of the write.
 	DataSource string
@@ -143,7 +145,7 @@ func (e *LogElsewhereError) Error() string {
 		at += " at " + e.Log
 	}
 	text := fmt.Sprintf("bed: the write to %s was neither logged nor sent: the transaction of WithTx does not reach %s: "+
-		"it must be on the same server, with the rights to insert, select and update there", e.DataSource, at)
+		"it must be on the same server, with the rights to select and insert there", e.DataSource, at)
 	if e.Cause != nil {
 		text += ": " + e.Cause.Error()
 	}
@@ -161,9 +163,8 @@ type EndError struct {
 	Errors []error
 	// Delivered has the data sources with a delivered write, in the order of the first delivery. A
 	// data source may be both here and in Errors, if only some of its writes were delivered. It
-	// includes the rows that a transaction of WithTx committed itself, under its data source or,
-	// for a bare driver, under the location of the log. It does not include parts of a pending
-	// group with a compensation.
+	// includes the data source of the transaction of WithTx, which committed its own rows. It does
+	// not include parts of a pending group with a compensation.
 	Delivered []string
 }
 

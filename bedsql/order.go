@@ -45,9 +45,10 @@ type BehindError = listener.BehindError
 // COMMITs. A transaction that would have to wait is rolled back. Its writes are delivered later if
 // they can be run again; otherwise its Commit returns ErrNotLogged. In a staged soft transaction
 // and one made by WithTx, the writes for one data source are delivered together, in their turn
-// under all of their keys. WithTx locks the key from the first write under it until the
-// transaction ends. Other writes under the key, and the removal of earlier ones, wait for it, and
-// get ErrNotLogged after a few seconds. The own rows of a transaction of WithTx, or of an HTTP
+// under all of their keys. WithTx locks its keys only in COMMIT, which waits for each at most a
+// second, or on MySQL the server's own time, and then returns ErrNotLogged and rolls back. Above
+// READ COMMITTED a write under WithTx is ErrOrderUnusable on PostgreSQL, and where
+// innodb_snapshot_isolation is on. The own rows of a transaction of WithTx, or of an HTTP
 // request (package bedhttp), commit without an entry: under a key they are ErrOrderUnusable.
 //
 // Messages (package message) are published in the order of their key. A broker does not reject

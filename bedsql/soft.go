@@ -109,8 +109,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 // Record the write before its compensation: a compensation for a data source without a write of
 // the group is an error. The exception is the database of the transaction of WithTx. Send the
 // compensation of the transaction's own rows through a bed pool of that database, never through
-// the transaction. If the transaction belongs to a bare driver, bed takes any data source without
-// a write of the group for its own. Compensations follow the rules of staged writes, and their
+// the transaction. Compensations follow the rules of staged writes, and their
 // Results always return ErrStaged. Statements other than plain DML and queries are refused, and so
 // is a group under an idempotency key. A query runs at once.
 //

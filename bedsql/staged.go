@@ -390,8 +390,8 @@ func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) err
 
 // Discard drops the recorded writes of a staged soft transaction: nothing ran, and nothing will.
 // Everything after it, End included, gets ErrEnded. After End it does nothing. An immediate one
-// merely ends. So does one made by WithTx: its entries are rows of its transaction, so roll that
-// back. If the transaction commits all the same, the job delivers the entries.
+// merely ends. So does one made by WithTx: its writes belong to its transaction, so roll that
+// back. If the transaction commits all the same, the job delivers the writes.
 func (s *SoftTransaction) Discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,8 +75,8 @@ func (m *Memory) behind(u *Unit) string {
 
 var _ Storage = (*Memory)(nil)
 
-// NewMemory makes an empty store. It cannot test bedsql.WithTx, which writes entries as rows
-// of the application's own database; use [Open] there.
+// NewMemory makes an empty store. It cannot keep entries of bedsql.WithTx, which are
+// rows in the application's database. For tests of these [Open] the log in that SQLite file.
 func NewMemory() *Memory {
 	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, delivered: map[string]bool{}, orders: map[string]*memoryOrder{}}
 }

@@ -85,7 +85,7 @@ func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool)
 	case timedOut(err) && len(group) > 1:
 		return fmt.Errorf("%w: %w", errHeld, err)
 	case timedOut(err):
-		return fmt.Errorf("%w (a transaction of WithTx holds it until it ends, or the log is overloaded)", err)
+		return fmt.Errorf("%w (a COMMIT of WithTx holds it, or the log is overloaded)", err)
 	case err != nil:
 		return err
 	}

@@ -46,9 +46,9 @@ var (
 	// ErrNotFirst is wrapped by the error of skipping a unit that is under no order key, or is
 	// not the first one under any.
 	ErrNotFirst = errors.New("txlog: the entry is not the first one under an order key")
-	// ErrLogElsewhere is wrapped by the error of a write in bedsql.WithTx if the transaction's
-	// session does not reach this log: it is on another server, sees another log or none, or has
-	// no right to write there. Nothing was written, and the transaction goes on.
+	// ErrLogElsewhere is wrapped by the error of a write or a COMMIT of bedsql.WithTx if the
+	// transaction's session does not reach this log: it is on another server, sees another log or
+	// none, or has no right to write there. No entry was written.
 	ErrLogElsewhere = errors.New("txlog: the transaction does not reach this log")
 )
 

@@ -29,8 +29,8 @@ import (
 )
 
 // Handler processes a message and writes its rows in tx. Anything it writes or publishes under
-// ctx, through other databases and publishers of bed, is recorded in tx too ([bedsql.WithTx]). An
-// error, or a panic, rolls all of it back. Neither the handler nor a procedure that it calls may
+// ctx, through other databases and publishers of bed, commits with tx ([bedsql.WithTx]). An error,
+// or a panic, rolls all of it back. Neither the handler nor a procedure that it calls may
 // commit.
 type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 

@@ -143,8 +143,8 @@ func (x *shop) change(ctx context.Context, id string, version int64, to map[stri
 var errAgain = errors.New("the outcome of the order is not known yet")
 
 // begin begins a group of writes in several databases, for a request behind bedhttp. At home it
-// uses the request's own transaction, which commits the order, the response and the entries for
-// the other databases at once. A staged group leaves the request's key behind, because a group
+// uses the request's own transaction, whose COMMIT writes the order, the response and the entries
+// for the other databases at once. A staged group leaves the request's key behind, because a group
 // under a key can neither be compensated nor publish.
 func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTransaction, error) {
 	if x.atHome {

@@ -85,8 +85,8 @@ var errEnded = fmt.Errorf("%w: the process ended before End", bedsql.ErrUnknownO
 
 const credit = "UPDATE account SET balance = balance + $1 WHERE id = 1"
 
-// with moves money by a local transaction in the north. The entry for the write in the south is a
-// row of that transaction.
+// with moves money by a local transaction in the north. Its COMMIT writes the entry for the write in
+// the south.
 func (b *bank) with(ctx context.Context, cents int64, f fault) error {
 	tx, err := b.north.BeginTx(ctx, nil)
 	if err != nil {

@@ -38,7 +38,7 @@ type Reach struct {
 }
 
 // SQL is a log in an SQL database, with the methods that only bed's own packages use: for
-// bedsql.WithTx (…Within), for the job (…Order) and for operators.
+// bedsql.WithTx (Within to Reach), for the job (…Order) and for operators.
 type SQL interface {
 	// Journal holds operators' data beside the log, in tables of the same database. nil for a
 	// storage that was never opened.

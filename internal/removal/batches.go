@@ -57,7 +57,7 @@ func (b *Batches) removeBatches() {
 }
 
 // removeOrdered removes units under order keys together, or else each alone. The next batch
-// does not wait for these: an open transaction of WithTx may hold one of their keys.
+// does not wait for these: a COMMIT of WithTx may hold one of their keys.
 func (b *Batches) removeOrdered(units []*Unit) {
 	err := errPanicked
 	defer func() {
