@@ -17,6 +17,9 @@ inline tell(u, what) {
 #define AS_FOUND(out) (out == REPLAYED -> TOLD_REPLAYED : DELIVERED)
 
 inline put_all() {
+#ifdef HOME
+	home = 1;
+#endif
 	put_entry(0);
 #if UNITS > 1
 	put_entry(1);
@@ -110,21 +113,96 @@ inline take_within(u) {
 	log[u].st == WAITING && log[u].token == WRITERS_TOKEN -> log[u].st = WRITER; log[u].doubt = 1; taken[u] = 1; STEP(taken_within)
 }
 
-/* COMMIT of the application's transaction, and the beginning of bedsql's homeEnd. */
+#ifdef M_INSERT_IN_AN_ENDED_TRANSACTION
+#define STILL_OPEN true
+#else
+/* One round trip: the server looks. Two: it has told so in the answer to a statement. */
+#define STILL_OPEN (!rolledBack)
+#endif
+#ifdef M_COMMIT_THOUGH_ROWS_ARE_MISSING
+#define ALL_WRITTEN true
+#else
+#define ALL_WRITTEN (rows == ROWS)
+#endif
+
+/* The INSERT of the entry. Outside of a transaction it would be committed at once. */
+inline insert_arrives(out) {
+	if
+	:: !STILL_OPEN -> out = LOST
+	:: STILL_OPEN ->
+		if
+		:: rows = ROWS; out = OK
+		:: faults > 0 -> faults--; rows = ROWS - 1; out = OK
+		:: faults > 0 -> faults--; out = OK   /* its session sees another log: no row, and no error */
+		:: faults > 0 -> faults--; out = LOST /* refused */
+		fi;
+		if
+		:: rolledBack && rows > 0 -> put_entry(0)
+		:: else
+		fi
+	fi
+}
+
+/* COMMIT, if the INSERT was answered with all rows. */
+inline commit_arrives(out) {
+	if
+	:: out == OK && ALL_WRITTEN ->
+		if
+		:: CLAIM(rows_and_entries_commit_together, rows == ROWS); put_all(); out = OK
+		:: out = NO
+		fi
+	:: else -> out = LOST
+	fi
+}
+
+inline may_be_rolled_back() {
+	if
+	:: skip
+	:: faults > 0 -> faults--; rolledBack = 1
+	fi
+}
+
+inline both_arrive(out) {
+	insert_arrives(out); commit_arrives(out)
+}
+
+/* COMMIT of the application's transaction, and the beginning of bedsql's homeEnd. out is LOST if
+ * the entry was not written: all is rolled back. */
 inline commit(out) {
-	atomic {
+	if
+	:: atomic { /* INSERT and COMMIT in one round trip */
+		may_be_rolled_back();
 		sent = 1;
 		if
-		:: put_all(); out = OK
-		:: out = NO
+		:: both_arrive(out)
 		:: faults > 0 -> faults--; out = NOANSWER
-		:: faults > 0 -> faults--; put_all(); out = NOANSWER
-		:: faults > 0 -> faults--; lateInsert = 1; out = NOANSWER
-		fi
-	};
+		:: faults > 0 -> faults--; both_arrive(out); out = NOANSWER
+		:: faults > 0 && !rolledBack -> faults--; lateInsert = 1; out = NOANSWER
+		fi;
+		rows = 0; rolledBack = 0 }
+	:: atomic { /* or in two: an INSERT without an answer is followed by no COMMIT */
+		may_be_rolled_back();
+		if
+		:: insert_arrives(out)
+		:: faults > 0 -> faults--; out = LOST
+		fi };
+		atomic {
+		if
+		:: out == OK && ALL_WRITTEN -> sent = 1;
+			if
+			:: commit_arrives(out)
+			:: faults > 0 -> faults--; out = NOANSWER
+			:: faults > 0 -> faults--; commit_arrives(out); out = NOANSWER
+			:: faults > 0 -> faults--; lateInsert = 1; out = NOANSWER
+			fi
+		:: else -> sent = 1; out = LOST
+		fi;
+		rows = 0; rolledBack = 0 }
+	fi;
 	if
 	:: atomic { out == OK -> sure = 1; go = 1 }
 	:: atomic { out == NO -> TELL_ALL(TOLD_NO) }
+	:: atomic { out == LOST -> TELL_ALL(NOTLOGGED) }
 #ifdef M_END_DOES_NOT_LOOK
 	:: atomic { out == NOANSWER -> sure = 1; go = 1 }
 #else
@@ -146,6 +224,12 @@ inline overtaken(u) {
 #endif
 	fi
 }
+#endif
+
+#ifdef HOME
+#define MAY_HAVE_LEFT (!rolledBack && (rows == 0 || rows == ROWS))
+#else
+#define MAY_HAVE_LEFT true
 #endif
 
 #if BEFORE
@@ -173,7 +257,7 @@ proctype App() {
 	} unless { dead ->
 		atomic {
 			if
-			:: !sent -> sent = 1; lateInsert = 1   /* it had left */
+			:: !sent && MAY_HAVE_LEFT -> sent = 1; lateInsert = 1   /* it had left */
 			:: skip
 			fi;
 			inserting = 0; TELL_ALL(NOTHING)

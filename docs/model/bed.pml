@@ -38,7 +38,7 @@
  * LOCALTX     the unit is a local transaction that must not be run again
  * SOFT        inside a soft transaction: what is refused is parked
  * ALONGSIDE   entry and write leave together; ONFAILURE: the entry only after a failure
- * HOME        With(tx): the entries are rows of the application's own transaction
+ * HOME        WithTx: COMMIT of the application's own transaction writes the entries
  * GROUP       a group with a way back, of a model of its own: group.pml
  * ORDER       order per key, of a model of its own: order.pml; WRITES of them
  * KEY         a request that is sent again under its key, when the receipt of the first
@@ -148,7 +148,10 @@ byte inserted;         /* what became of it */
 bit go;
 bit over[UNITS];       /* the writer's lease has run out; it knows by its own clock */
 #ifdef HOME
-bit home;              /* the application's transaction is committed */
+bit home;              /* the application's transaction is committed, with its own rows */
+bit rolledBack;        /* it was rolled back before, and the session goes on */
+byte rows;             /* of the entry, written in it */
+#define ROWS     2
 bit sure;              /* its COMMIT was answered */
 bit taken[UNITS];      /* under a lease by now */
 #ifdef M_REMOVED_WITHOUT_A_LEASE

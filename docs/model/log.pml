@@ -15,7 +15,8 @@ inline put_entry(u) {
 			log[u].st = WRITER; log[u].token = WRITERS_TOKEN; log[u].tries = 0;
 #ifdef HOME
 			/* It is its writer's, without a lease: anybody may take it. */
-			home = 1; log[u].st = WAITING;
+			CLAIM(rows_and_entries_commit_together, home);
+			log[u].st = WAITING;
 #ifdef M_WITHIN_WITHOUT_DOUBT
 			log[u].doubt = 0;
 #else
