@@ -70,7 +70,7 @@ var (
 //	})
 //
 // bed cannot see how you use it, so from then on writes on this connection run unlogged (see
-// Config.Pinned). While its transaction has recorded writes (WithTx), Raw returns ErrStaged.
+// Config.Pinned). While writes are recorded to commit with its transaction, Raw returns ErrStaged.
 func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 	if err := c.tx.carries(statement{class: sqltext.Class{ImplicitCommit: true}}); err != nil {
 		return nil, err

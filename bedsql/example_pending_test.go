@@ -166,7 +166,7 @@ func ExampleSoftTransaction_Compensation() {
 func ExampleWithTx() {
 	stock := openStore("bed-example-withtx")
 	defer stock.close()
-	payments, err := sql.Open("bed-example-withtx", "file:"+stock.file("log")) // SQLite: the log's own file
+	payments, err := sql.Open("bed-example-withtx", "file:"+stock.file("log")+"?bedDataSource=payments") // SQLite: the log's own file
 	check(err)
 	defer payments.Close()
 	_, err = payments.Exec(`CREATE TABLE payments (id TEXT PRIMARY KEY, cents INTEGER)`)
