@@ -65,11 +65,12 @@ var exported = map[string]struct {
 	"txlog.ErrUnstorable":        {txlog.ErrUnstorable, OutcomeRefused},
 }
 
-// insideOnly are exported errors of txlog that reach a caller as the cause of another
+// insideOnly are exported errors that reach a caller as the cause of another
 // error, or not at all.
 var insideOnly = []string{
 	"txlog.ErrInDoubt", "txlog.ErrUnconfirmed", "txlog.ErrLeaseLost", "txlog.ErrUnusable", "txlog.ErrNotFound",
 	"txlog.ErrLeased", "txlog.ErrCompensated", "txlog.ErrGroup", "txlog.ErrLogElsewhere", "txlog.ErrNotFirst", "bedsql.BehindError", "txlog.ErrClosed",
+	"dialect.EntriesError",
 }
 
 type answer string

@@ -199,11 +199,14 @@ func wantsGroup(w *rig.WithRig, home, stock int) {
 
 func TestHTTPGroupsOfARequestShareItsFate(t *testing.T) {
 	t.Parallel()
-	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for name, option := range map[string]func(r *http.Request) bedsql.TxOption{
 			"with the transaction": func(r *http.Request) bedsql.TxOption { return bedsql.WithTx(bedhttp.Tx(r.Context())) },
 			"staged":               func(*http.Request) bedsql.TxOption { return bedsql.Staged() },
 		} {
+			if name == "staged" && db.Driver == testdb.DriverSQLite {
+				continue // the request holds the file of its log
+			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := rig.NewWith(t, testdb.NewLog(t, db.Driver))
