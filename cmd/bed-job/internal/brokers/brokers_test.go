@@ -168,7 +168,7 @@ func TestEachBrokerHasItsNameInOpenTelemetry(t *testing.T) {
 	t.Parallel()
 	want := map[string][2]string{"nats": {"nats://a:4222", "nats"}, "amqp": {"amqp://a:5672/", "rabbitmq"}, "kafka": {"kafka://a:9092", "kafka"}}
 	for driver, read := range brokers.Targets {
-		target, err := read(want[driver][0])
+		target, err := read(want[driver][0], nil)
 		must(t, err)
 		if got := target.Dialect.System; got != want[driver][1] || got == "" {
 			t.Errorf("%s is called %q", driver, got)

@@ -1,4 +1,4 @@
-package bedotel_test
+package tracers
 
 import (
 	"context"
@@ -419,4 +419,20 @@ func TestPrometheusAndOpenTelemetryReportTheSame(t *testing.T) {
 			t.Errorf("there are %v too: add them here", names)
 		}
 	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func named(spans tracetest.SpanStubs, name string) (some tracetest.SpanStubs) {
+	for _, s := range spans {
+		if s.Name == name {
+			some = append(some, s)
+		}
+	}
+	return some
 }
