@@ -468,7 +468,7 @@ func (t *localTx) entries(ctx context.Context) (calls []dialect.Call, err error)
 			return nil, h.unwritten(c, err)
 		}
 		for _, in := range inserts {
-			call := dialect.Call{SQL: in.SQL, Required: entry.Exactly(int64(in.Rows)), Entries: in.Find}
+			call := dialect.Call{SQL: in.SQL, Required: entry.Exactly(int64(in.Rows)), Entries: in.Find, Check: in.Check}
 			for i, a := range in.Args {
 				call.Args = append(call.Args, driver.NamedValue{Ordinal: i + 1, Value: a})
 			}

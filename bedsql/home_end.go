@@ -50,7 +50,7 @@ func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 			}
 			return e.problems, nil
 		}
-	case state == homeRolledBack:
+	case state == homeRolledBack, state == homeUnknown && len(e.units) == 0: // it ended unseen, without the entries
 		err = ErrRolledBack
 	case state == homeOpen:
 		err = ErrNotCommitted
@@ -185,8 +185,8 @@ func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
 }
 
 // take returns the units to deliver here, and settles the units that others have taken. A unit
-// with a receipt needs no lease for the first moments after an answered COMMIT: if the job is
-// faster, its receipt is there.
+// with a receipt whose place is known needs no lease for the first moments after an answered COMMIT:
+// if the job is faster, its receipt is there.
 func (e *homeEnd) take(ctx context.Context, state homeState) (ready []*stagedUnit) {
 	var claimed []*entry.Unit
 	var by []*stagedUnit
@@ -197,7 +197,7 @@ func (e *homeEnd) take(ctx context.Context, state homeState) (ready []*stagedUni
 		case u.unit.Behind != "":
 			u.c.deliverer.Adopt(&u.InFlight) // it has no lease until its turn comes
 			ready = append(ready, u)
-		case state == homeCommitted && u.unit.Receipt != "" && !(entry.Lease{Deadline: until}).Over():
+		case state == homeCommitted && u.unit.Receipt != "" && u.c.target.Known(false) != nil && !(entry.Lease{Deadline: until}).Over():
 			u.c.deliverer.Adopt(&u.InFlight)
 			u.c.deliverer.KeepUntaken(&u.InFlight, until)
 			ready = append(ready, u)

@@ -221,7 +221,7 @@ func (t *localTx) still(ctx context.Context) error {
 	}
 	t.tell(homeUnknown, time.Now())
 	t.lose(errEndedUnseen)
-	if !t.keyed.Keeps() {
+	if t.keyed != nil && !t.keyed.Keeps() {
 		t.keyed.Back() // the receipt says what came of it
 	}
 	return t.lostError()

@@ -51,6 +51,8 @@ type visitor struct {
 	// at is the schema, with a dot.
 	at       string
 	identity string
+	// compounds is set for MariaDB, which runs several statements as one.
+	compounds bool
 }
 
 func (s *SQLStorage) visitor(ctx context.Context) (*visitor, error) {
@@ -61,7 +63,7 @@ func (s *SQLStorage) visitor(ctx context.Context) (*visitor, error) {
 	if err != nil {
 		return nil, s.failed("finding its own schema", err)
 	}
-	return &visitor{s.db, schema + ".", s.identity}, nil
+	return &visitor{s.db, schema + ".", s.identity, s.db.backend.Flavor == sqltext.MySQL && s.writer.returning}, nil
 }
 
 // Within implements [logdb.SQL].
@@ -148,7 +150,7 @@ func (s sqlLog) Reach(ctx context.Context, session logdb.Session) (r logdb.Reach
 		err = errOther
 	}
 	if err == nil && f != sqltext.SQLite {
-		none := v.values(&row{}) + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: ""}) + " WHERE 1 = 0"
+		none := " SELECT " + v.values(&row{}) + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: ""}) + " WHERE 1 = 0"
 		_, err = session.Exec(ctx, v.into()+none)
 	}
 	if err != nil {
@@ -266,23 +268,31 @@ func (v *visitor) insert(rows []row) logdb.Insert {
 		in.SQL, in.Args = v.arrays(rows)
 		return in
 	}
+	// MariaDB runs both in one message. A SELECT in the INSERT would lock the row of bed_log.
+	before, between, after := " ", " UNION ALL ", v.log()
+	if v.compounds {
+		in.Check, before, between, after = "SELECT 1"+v.log(), " VALUES ", ", ", ""
+	}
 	var b strings.Builder
 	b.WriteString(v.into())
 	for i := range rows {
-		if i > 0 {
-			b.WriteString(" UNION ALL")
+		b.WriteString(before)
+		before = between
+		if values := v.values(&rows[i]); v.compounds {
+			b.WriteString("(" + values + ")")
+		} else {
+			b.WriteString("SELECT " + values)
 		}
-		b.WriteString(v.values(&rows[i]))
-		b.WriteString(v.log())
+		b.WriteString(after)
 	}
 	in.SQL = b.String()
 	return in
 }
 
-// values selects the values of a row.
+// values lists the values of a row.
 func (v *visitor) values(r *row) string {
 	var b strings.Builder
-	before := " SELECT "
+	before := ""
 	for i := range columns {
 		c := &columns[i]
 		b.WriteString(before)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,7 +92,13 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []di
 	if !ok {
 		return false, nil
 	}
-	compound := newCompound(calls).plain(inTransaction, calls, writes)
+	entries := slices.ContainsFunc(calls, func(c dialect.Call) bool { return c.Entries != "" })
+	compound := newCompound(calls)
+	if entries {
+		compound.entries(calls, writes)
+	} else {
+		compound.plain(inTransaction, calls, writes)
+	}
 	_, before, err := attempt.Exec(ctx, conn, compound.text.String(), compound.args)
 	if err == nil {
 		return true, nil
@@ -99,7 +106,11 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []di
 	if notRun(err) {
 		return false, nil
 	}
-	return true, entriesError(calls, leaveNoneOpen(ctx, conn, calls, err, before))
+	open, err := endOpen(ctx, conn, calls, err, before)
+	if entries && (open || before) {
+		err = &dialect.EntriesError{Err: err}
+	}
+	return true, err
 }
 
 // prepare reads the calls for a compound; false if the calls or the server do not allow one.
@@ -152,41 +163,57 @@ func notRun(err error) bool {
 		1295) // ER_UNSUPPORTED_PS
 }
 
-// leaveNoneOpen ensures that no transaction is left open after a failed compound, and adds
-// to its error the missing information.
+// leaveNoneOpen ensures that no transaction is left open after a failed compound with a handler,
+// and adds to its error the missing information.
 func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err error, before bool) error {
+	var server *mysql.MySQLError
+	if !before && errors.As(err, &server) {
+		if unmet := rowsError(calls, server); unmet != nil {
+			return unmet // from the handler, after its rollback
+		}
+		if handled(server) {
+			return err
+		}
+	}
+	_, err = endOpen(ctx, conn, calls, err, before)
+	return err
+}
+
+// endOpen is leaveNoneOpen for a compound without a handler. open reports that its transaction was
+// still open: COMMIT was not reached.
+func endOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err error, before bool) (open bool, _ error) {
 	var server *mysql.MySQLError
 	switch {
 	case before:
-		return notSent(err)
+		return false, notSent(err)
 	case !errors.As(err, &server):
-		return err // no answer
-	case rowsError(calls, server) != nil:
-		return rowsError(calls, server) // from a handler, after its rollback
-	case handled(server):
-		return err
+		return false, err // no answer
 	case cutOff(server):
 		_ = conn.Close()
-		return inDoubt(err)
+		return false, inDoubt(err)
 	}
+	unmet := rowsError(calls, server)
 	// The caller's context may have ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
-	open, failed := sysvar(ctx, conn, "in_transaction")
+	is, failed := sysvar(ctx, conn, "in_transaction")
 	switch {
 	case failed != nil:
 		_ = conn.Close()
-	case open == "1":
+	case is == "1":
 		if _, _, failed := attempt.Exec(ctx, conn, "ROLLBACK AND NO CHAIN NO RELEASE", nil); failed != nil {
 			_ = conn.Close()
 		}
-		return err
+		open = true
 	}
-	if stops(server) && (failed != nil || !unwritten(ctx, conn, calls)) {
+	switch {
+	case unmet != nil:
+		return true, unmet // it comes before the COMMIT
+	case !open && stops(server) && (failed != nil || !unwritten(ctx, conn, calls)):
 		// The error may have come after the COMMIT.
-		return inDoubt(err)
+		return false, inDoubt(err)
 	}
-	return err
+	return open, err
 }
 
 // cutOff reports whether err comes from a Galera node without quorum. Such a node fails

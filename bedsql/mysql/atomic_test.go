@@ -114,6 +114,47 @@ func TestCommitWith(t *testing.T) {
 	}
 }
 
+// COMMIT is not reached after a call that changed too few rows, and the errors of entries are marked.
+func TestCommitWithCountsRows(t *testing.T) {
+	t.Parallel()
+	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
+	check := ""
+	writes := func(text string, n int64) error {
+		must(t, e.c, "START TRANSACTION", "UPDATE stock SET n = n + 1 WHERE id = 1")
+		c := call(text)
+		c.Check = check
+		c.Required, c.Entries = entry.Exactly(n), "SELECT 1 FROM stock WHERE id = 3"
+		handled, err := e.commitWith(c)
+		if !handled {
+			t.Fatal("not handled")
+		}
+		e.noneOpen()
+		return err
+	}
+	for text, n := range map[string]int64{"INSERT INTO stock SELECT 3, 0 FROM DUAL WHERE 1 = 0": 1, "INSERT INTO stock VALUES (3, 0)": 2} {
+		err := writes(text, n)
+		var unmet *dialect.RowsError
+		if !errors.As(err, new(*dialect.EntriesError)) || !errors.As(err, &unmet) || unmet.Got != -1 {
+			t.Errorf("%s says %v", text, err)
+		}
+	}
+	check = "SELECT 1 FROM stock WHERE id = 9"
+	var unmet *dialect.RowsError
+	if err := writes("INSERT INTO stock VALUES (3, 0)", 1); !errors.As(err, new(*dialect.EntriesError)) || !errors.As(err, &unmet) || unmet.Got != 0 {
+		t.Errorf("the check without a row says %v", err)
+	}
+	check = "SELECT 1 FROM stock WHERE id = 1"
+	var server *mysql.MySQLError
+	if err := writes("INSERT INTO stock VALUES (2, 0)", 1); !errors.As(err, new(*dialect.EntriesError)) || !errors.As(err, &server) || server.Number != 1062 || strings.Contains(server.Message, "bed_") {
+		t.Errorf("a duplicate says %v", err)
+	}
+	e.is("SELECT SUM(n) FROM stock", 30)
+	if err := writes("INSERT INTO stock VALUES (3, 0)", 1); err != nil {
+		t.Error(err)
+	}
+	e.is("SELECT SUM(n) FROM stock", 31)
+}
+
 func TestCommitWithAfterADriversTransaction(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10)")

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,11 +40,6 @@ const (
 	// receiptGuard marks an error of waiting for another writer of the same receipt, so that it
 	// is distinguishable from one of the application's statements.
 	receiptGuard = "BEGIN DECLARE EXIT HANDLER FOR 1205, 1213, 1020 RESIGNAL SET MESSAGE_TEXT = '" + receiptWait + "waiting for another writer of this receipt failed; try again';\n"
-	// entriesGuard marks an error of writing entries: see entriesError.
-	entriesGuard = "BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN GET DIAGNOSTICS CONDITION 1 " + messageVariable + " = MESSAGE_TEXT; SET " +
-		messageVariable + " = CONCAT('" + entriesStop + "', LEFT(" + messageVariable + ", 400)); RESIGNAL SET MESSAGE_TEXT = " + messageVariable + "; END;\n"
-	// entriesStop begins the message of such an error.
-	entriesStop = "bed_entries: "
 	// inTransaction stops a compound outside of a transaction: the server may already have
 	// rolled back.
 	inTransaction = "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '25000' SET MESSAGE_TEXT = 'bed: nothing was committed: the transaction is not open any more'; END IF;\n"
@@ -147,52 +141,42 @@ func rowsError(calls []dialect.Call, err *mysql.MySQLError) error {
 	return dialect.Unmet(calls[i].Required, got)
 }
 
-// entriesError takes the mark from the error of a call with entries.
-func entriesError(calls []dialect.Call, err error) error {
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
-		return err
-	}
-	text, ours := strings.CutPrefix(server.Message, entriesStop)
-	if !ours {
-		return err
-	}
-	plain := *server
-	plain.Message = text
-	if unmet := rowsError(calls, &plain); unmet != nil {
-		return &dialect.EntriesError{Err: unmet}
-	}
-	return &dialect.EntriesError{Err: &plain}
-}
-
 const numSignal = 1644 // ER_SIGNAL_EXCEPTION
 
 // plain runs first and then calls, and commits. It returns no row: the affected rows of a
 // compound are the sum over its statements.
 func (c *compound) plain(first string, calls []dialect.Call, writes []*write) *compound {
-	c.add("BEGIN NOT ATOMIC\nDECLARE ", messageVariable, " VARCHAR(512) CHARACTER SET utf8mb4;\n")
-	for i := range calls {
-		if calls[i].Required.Given() {
-			c.add("DECLARE ", rowsVariable(i), " BIGINT DEFAULT 0;\n")
-		}
-	}
+	c.add("BEGIN NOT ATOMIC\n")
 	c.begin()
 	c.add(first)
 	for i, w := range writes {
-		if calls[i].Entries != "" {
-			c.add(entriesGuard)
-		}
 		c.call(calls[i], w)
-		if calls[i].Required.Given() {
-			c.add("SET ", rowsVariable(i), " = ROW_COUNT();\n")
-			c.require(calls[i].Required, i)
-		}
-		if calls[i].Entries != "" {
-			c.add("END;\n")
-		}
 	}
 	c.commit()
 	c.add("END")
+	return c
+}
+
+// entries is plain for calls with entries, which may include others. It needs no handler, whose
+// parsing would cost as much as a call: an error before the COMMIT leaves the transaction open.
+func (c *compound) entries(calls []dialect.Call, writes []*write) *compound {
+	c.add("BEGIN NOT ATOMIC\n", inTransaction)
+	stop := func(i, got int) {
+		c.add(" THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '", rowsStop, strconv.Itoa(i), " ", strconv.Itoa(got), "'; END IF;\n")
+	}
+	for i, w := range writes {
+		if calls[i].Check != "" {
+			c.add("IF NOT EXISTS (", calls[i].Check, ")")
+			stop(i, 0)
+		}
+		c.call(calls[i], w)
+		if r := calls[i].Required; r.Given() {
+			n, _ := r.Rows()
+			c.add("IF ROW_COUNT() <> ", strconv.FormatInt(n, 10))
+			stop(i, -1)
+		}
+	}
+	c.add(commit, "END")
 	return c
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
@@ -309,6 +310,42 @@ func TestCommitWith(t *testing.T) {
 }
 
 // The result of the driver's BeginTx is simply dropped.
+// COMMIT is not reached after a call that changed too few rows, and the errors of entries are marked.
+func TestCommitWithCountsRows(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
+		writes := func(text string, n int64) error {
+			must(t, e.c, "BEGIN", "UPDATE stock SET n = n + 1 WHERE id = 1")
+			c := call(text)
+			c.Required, c.Entries = entry.Exactly(n), "SELECT 1 FROM stock WHERE id = 3"
+			handled, err := e.commitWith(c)
+			if !handled {
+				t.Fatal("not handled")
+			}
+			if err != nil {
+				must(t, e.c, "ROLLBACK")
+			}
+			return err
+		}
+		for text, n := range map[string]int64{"INSERT INTO stock SELECT 3, 0 WHERE false": 1, "INSERT INTO stock VALUES (3, 0)": 2} {
+			err := writes(text, n)
+			var unmet *dialect.RowsError
+			if !errors.As(err, new(*dialect.EntriesError)) || !errors.As(err, &unmet) || unmet.Got != n-1 {
+				t.Errorf("%s says %v", text, err)
+			}
+		}
+		if err := writes("INSERT INTO missing VALUES (2, 0)", 1); !errors.As(err, new(*dialect.EntriesError)) {
+			t.Errorf("a missing table says %v", err)
+		}
+		e.is("SELECT SUM(n) FROM stock", 30)
+		if err := writes("INSERT INTO stock VALUES (3, 0)", 1); err != nil {
+			t.Error(err)
+		}
+		e.is("SELECT SUM(n) FROM stock", 31)
+	})
+}
+
 func TestCommitWithAfterADriversTransaction(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {

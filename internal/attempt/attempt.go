@@ -470,7 +470,10 @@ func CommitEntries(ctx context.Context, d *dialect.Dialect, conn driver.Conn, ca
 		}
 	}
 	for _, c := range calls {
-		out := Inside(ctx, d, conn, c, false, false)
+		out := checked(ctx, d, conn, c)
+		if out.Err == nil {
+			out = Inside(ctx, d, conn, c, false, false)
+		}
 		if out.Err == nil {
 			continue
 		}
@@ -480,6 +483,21 @@ func CommitEntries(ctx context.Context, d *dialect.Dialect, conn driver.Conn, ca
 		return out
 	}
 	return finish(ctx)
+}
+
+// checked runs the Check of a call.
+func checked(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect.Call) Outcome {
+	if c.Check == "" {
+		return Outcome{}
+	}
+	rows, err := Ask(ctx, conn, c.Check)
+	if err == nil && len(rows) == 0 {
+		err = dialect.Unmet(c.Required, 0)
+	}
+	if err != nil {
+		return Failed(d, err, false)
+	}
+	return Outcome{}
 }
 
 // onCommitReceipt handles a transaction that meets its own receipt: the job overtook it. The

@@ -182,6 +182,9 @@ type Call struct {
 	// Entries is a query for an entry that the call writes into the transaction log, without
 	// parameters; empty for other calls.
 	Entries string
+	// Check is a query that must have a row before the call with entries runs; empty for none.
+	// Without a row the call has changed none.
+	Check string
 }
 
 // EntriesError is the error of a call with entries. COMMIT was not run after it.

@@ -24,6 +24,8 @@ type Insert struct {
 	Rows int
 	// Find is a query for one of the rows, without parameters.
 	Find string
+	// Check is a query with a row if its session reaches the log; empty if SQL itself checks that.
+	Check string
 }
 
 // Reach is what the sessions of a connector allow.

@@ -29,21 +29,22 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 	} else if !s.open {
 		return nil, serverError(1644, "25000", "bed: nothing was committed: the transaction is not open any more")
 	}
+	end := s.rollback
+	if !strings.Contains(text, "DECLARE EXIT HANDLER FOR SQLEXCEPTION") {
+		end = func() {} // the transaction stays as it is
+	}
 	parts := strings.Split(text, "\n;\n")
 	var affected []any
 	var ran []int64 // by each call, receipts included
 	for i, part := range parts {
-		if err := checked(part, ran); err != nil {
-			s.rollback()
-			if i > 0 && strings.Contains(parts[i-1], insertWithin) {
-				err.Message = "bed_entries: " + err.Message
-			}
+		if err := s.checked(part, ran); err != nil {
+			end()
 			return nil, err
 		}
 		if i == len(parts)-1 {
 			break
 		}
-		receipt := strings.LastIndex(part, "INSERT INTO bed_receipt ")
+		receipt := max(strings.LastIndex(part, "INSERT INTO bed_receipt "), strings.LastIndex(part, "INSERT INTO `shop`.bed_receipt "))
 		fence := strings.LastIndex(part, "INSERT INTO bed_order ")
 		entries := strings.LastIndex(part, insertWithin)
 		start := max(receipt, fence, entries)
@@ -57,10 +58,7 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 		}
 		var one *answer
 		if one, err = s.run(statement, args[:n]); err != nil {
-			s.rollback()
-			if e, ok := err.(*mysql.MySQLError); ok && entries >= 0 {
-				err = serverError(e.Number, string(e.SQLState[:]), "bed_entries: "+e.Message)
-			}
+			end()
 			if e, ok := err.(*mysql.MySQLError); ok && receipt >= 0 && e.Number != 1062 {
 				err = serverError(e.Number, string(e.SQLState[:]), "bed_receipt: waiting for another writer of this receipt failed; try again")
 			}
@@ -80,15 +78,24 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 
 var (
 	aCheck = regexp.MustCompile(`^IF bed_rows_(\d+)_\w+ (<>|<) (\d+) THEN SET bed_message_\w+ = CONCAT\('(bed_rows: call \d+ )', bed_rows_\w+\);$`)
+	// anEntryCheck is a check around the INSERT of entries.
+	anEntryCheck = regexp.MustCompile(`^IF (?:NOT EXISTS \((.*)\)|ROW_COUNT\(\) <> (\d+)) THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '(bed_rows: call \d+ -?\d+)'; END IF;$`)
 	// around matches the lines of a compound that are not writes and need no run.
 	around = regexp.MustCompile(`^(BEGIN.*|DECLARE .*|START TRANSACTION;|IF @@in_transaction = 0 THEN .*|SET bed_rows_\w+ = ROW_COUNT\(\);|` +
-		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|INSERT INTO bed_order|INSERT INTO \x60shop\x60.transaction_log|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
+		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|INSERT INTO bed_order|INSERT INTO \x60shop\x60.(transaction_log|bed_receipt)|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
 )
 
 // checked runs the check of the last write's row count, before the next write.
-func checked(part string, ran []int64) *mysql.MySQLError {
+func (s *session) checked(part string, ran []int64) *mysql.MySQLError {
 	for line := range strings.Lines(part) {
 		line = strings.TrimSuffix(line, "\n")
+		if m := anEntryCheck.FindStringSubmatch(line); m != nil {
+			query, rows := m[1], m[2]
+			if query != "" && len(parse(s, query[len("SELECT "):], nil).selects().rows) == 0 || rows != "" && strconv.FormatInt(ran[len(ran)-1], 10) != rows {
+				return serverError(1644, "45000", m[3])
+			}
+			continue
+		}
 		m := aCheck.FindStringSubmatch(line)
 		if m == nil {
 			if !around.MatchString(line) {

@@ -253,6 +253,9 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 		return p.variables(), nil
 	case p.takes("INSERT", "INTO"):
 		return p.insert(), nil
+	case p.takes("INSERT", "IGNORE", "INTO"):
+		p.ignores = true
+		return p.insert(), nil
 	case p.takes("UPDATE"):
 		return p.update(), nil
 	case p.takes("DELETE", "FROM"):

@@ -23,8 +23,10 @@ type parser struct {
 	at     int
 	args   []any
 	row    row
-	// made is the row that an INSERT would add under a new key.
-	made row
+	// made is the row that an INSERT would add under a new key. ignores means that it leaves
+	// existing rows as they are.
+	made    row
+	ignores bool
 }
 
 type row map[string]any

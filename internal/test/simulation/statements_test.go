@@ -137,7 +137,7 @@ func (p *parser) put(t *table, all []row) *answer {
 		case was == nil:
 			c.pending = made
 			a.affected++
-		case !upserts:
+		case !upserts && !p.ignores:
 			name := "bed_receipt." + t.key
 			if p.s.server.isMariaDB() {
 				name = t.key
