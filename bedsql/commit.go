@@ -5,12 +5,14 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/logdb"
 )
 
 // ending is the outcome of an attempt to end the open transaction.
@@ -56,6 +58,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	defer func() {
 		if x.ended.open && !undecided(err) {
 			c.tx = t // it goes on
+			t.seal(false)
 			return
 		}
 		if t.commits(); t != nil && err != nil && !undecided(err) {
@@ -68,7 +71,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		return false, t.unmet.err
 	}
 	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
-	entries := t.seal()
+	entries := t.seal(true)
 	switch {
 	case !entries && (t == nil || !t.keyed.Keeps() && (len(t.homes) == 0 || c.c.shared == nil)):
 	case len(t.order) > 0: // sent before the transaction was met as that of WithTx
@@ -165,6 +168,72 @@ func (x *committing) commitHome(ctx context.Context, gone, entries bool) (err er
 		return attempt.Certain(out.Err, dialect.Unreachable)
 	}
 	return out.Err
+}
+
+// seal ends the recording at COMMIT, or lets it go on after one that ended nothing. It reports
+// whether entries are to be written. t may be nil.
+func (t *localTx) seal(sealed bool) (entries bool) {
+	if t == nil {
+		return false
+	}
+	for _, h := range t.homes {
+		h.mu.Lock()
+		h.sealed = sealed
+		entries = entries || len(h.soft.staged.writes) > 0
+		h.mu.Unlock()
+	}
+	return entries
+}
+
+// entries makes the units of what was recorded in t, and the calls that write their entries. It may
+// issue the numbers of order keys in t.
+func (t *localTx) entries(ctx context.Context) (calls []dialect.Call, err error) {
+	for _, h := range t.homes {
+		if err := h.makeUnits(ctx); err != nil {
+			return nil, err
+		}
+		if len(h.units) == 0 {
+			continue
+		}
+		c := h.units[0].c
+		var units []*entry.Unit
+		for _, u := range append(slices.Clip(h.units), h.undo) {
+			if u != nil {
+				units = append(units, &u.unit)
+			}
+		}
+		inserts, err := logdb.Of(c.cfg.Storage).Within(ctx, visit{&t.c.session}, h.most, units...)
+		if err != nil {
+			return nil, h.unwritten(c, err)
+		}
+		for _, in := range inserts {
+			call := dialect.Call{SQL: in.SQL, Required: entry.Exactly(int64(in.Rows)), Entries: in.Find, Check: in.Check}
+			for i, a := range in.Args {
+				call.Args = append(call.Args, driver.NamedValue{Ordinal: i + 1, Value: a})
+			}
+			calls = append(calls, call)
+		}
+		if h.own != nil {
+			r := h.own.c.receipts
+			if place := h.own.c.target.Known(false); place != nil {
+				r.Place = place.Name
+			}
+			calls = append(calls, r.Insertion(h.own.c.dialect.Flavor, &h.own.unit))
+		}
+	}
+	return calls, nil
+}
+
+// unwrittenEntries is the error of COMMIT after err, a failure to write the entries of t.
+func (t *localTx) unwrittenEntries(err error) error {
+	h := t.homes[slices.IndexFunc(t.homes, func(h *home) bool { return len(h.units) > 0 })]
+	c := h.units[0].c
+	written := int64(-1)
+	var rows *RowsError
+	if errors.As(err, &rows) {
+		written = rows.Got
+	}
+	return h.unwritten(c, logdb.Of(c.cfg.Storage).Elsewhere(err, written))
 }
 
 // end commits on the caller's own connection.

@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/bedsql/internal/kept"
@@ -102,6 +104,29 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 		}
 	}
 	return c.tx.mark(ctx, s)
+}
+
+// carries refuses a statement that could end t unseen, or roll back to a savepoint of which bed
+// does not know what was recorded since, while t has entries to write. t may be nil.
+func (t *localTx) carries(s statement) error {
+	if t == nil || !slices.ContainsFunc(t.homes, func(h *home) bool { return h.recorded() > 0 }) {
+		return nil
+	}
+	flavor, kind := t.c.c.dialect.Flavor, s.class.Kind
+	why := ""
+	switch {
+	case s.class.ImplicitCommit, kind == sqltext.Control,
+		kind == sqltext.Multi && (flavor == sqltext.MySQL || endsWithin(flavor, s.SQL)),
+		flavor == sqltext.MySQL && (kind == sqltext.Opaque || kind == sqltext.Session && executes(flavor, s.SQL)):
+		why = "the statement could end the transaction of WithTx unseen, which has recorded a write: send it before that, and end the transaction by its Commit or Rollback"
+	case kind == sqltext.RollbackTo && (t.find(s.class.Name) < 0 || flavor == sqltext.MySQL && strings.ContainsFunc(s.class.Name, func(r rune) bool { return r > '~' })):
+		// MySQL also folds accents.
+		why = "the savepoint was not seen being set, so that it is not known which recorded writes it would drop"
+	}
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrStaged, why)
 }
 
 // writesUnlogged returns the reason for writes in or before s to run unlogged, although s is not

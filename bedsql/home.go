@@ -18,7 +18,6 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/logdb"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -96,8 +95,7 @@ type home struct {
 	// covered means that the transaction is that of a request whose key is the soft transaction's.
 	covered bool
 
-	// meeting sets these fields, and nothing changes them.
-
+	// meets sets these fields, and nothing changes them.
 	local  *localTx
 	from   *connector
 	source string
@@ -108,10 +106,12 @@ type home struct {
 	state homeState
 	// sent is when COMMIT was sent.
 	sent time.Time
-	// aborted is set while PostgreSQL accepts only a rollback. closed is why nothing more can be
-	// recorded.
-	aborted bool
-	closed  error
+	// sealed is set from the beginning of COMMIT, and aborted while PostgreSQL accepts only a
+	// rollback. closed is why nothing more can be recorded.
+	sealed, aborted bool
+	closed          error
+	// most is the session's max_allowed_packet.
+	most int
 	// keys are the writes under the transaction's idempotency key, by data source.
 	keys map[string]*keyed.Write
 	// COMMIT sets the units, their compensation, and the unit with the transaction's own rows, a
@@ -188,19 +188,11 @@ func (h *home) ended(how homeState, sent time.Time) {
 	}
 }
 
-// close keeps h from recording more.
-func (h *home) close(why error) {
+// note changes h by f.
+func (h *home) note(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed == nil {
-		h.closed = why
-	}
-}
-
-func (h *home) abort(aborted bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.aborted = aborted
+	f()
 }
 
 // recorded is how many writes are recorded.
@@ -249,9 +241,6 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) error {
 	if len(writes) == 0 {
 		return nil
 	}
-	if err := h.open(); err != nil {
-		return err
-	}
 	c := writes[0].c
 	reach, log, err := h.reach(ctx, c)
 	for i := 0; i < len(writes) && err == nil; i++ {
@@ -270,7 +259,7 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.openLocked(); err != nil {
+	if err := h.mayRecord(); err != nil {
 		return err
 	}
 	staged, undo := h.soft.staged, writes[0].undo
@@ -297,22 +286,17 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) error {
 		k.Within(h.local.gone)
 		h.keys[c.target.DataSource] = k
 	}
+	h.most = reach.MaxPacket
 	staged.add(sum, writes...)
 	return nil
 }
 
-func (h *home) open() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.openLocked()
-}
-
-// openLocked returns an error if nothing more can be recorded.
-func (h *home) openLocked() error {
+// mayRecord returns an error if nothing more can be recorded. The caller holds mu.
+func (h *home) mayRecord() error {
 	switch err := h.soft.recording(); {
 	case err != nil:
 		return err
-	case h.state != homeOpen || h.local.gone():
+	case h.state != homeOpen || h.sealed || h.local.gone():
 		return fmt.Errorf("%w (%s): its transaction has ended, and the write was neither logged nor sent", ErrEnded, h.soft.id)
 	case h.aborted && h.closed == nil:
 		return fmt.Errorf("%w: its transaction is aborted, roll back to a savepoint before the error", ErrStaged)
@@ -329,11 +313,10 @@ func (h *home) issues(r logdb.Reach) bool {
 	return !r.Snapshots || level == "READ COMMITTED" || level == "READ UNCOMMITTED"
 }
 
-// reached is what is known of a log that the connections of a connector reach.
+// reached is what is known of a log that the connections of a connector reach, by the dials so far: a
+// later one may lead elsewhere.
 type reached struct {
 	logdb.Reach
-	log logdb.SQL
-	// dials is the number of dials by then: a later one may lead elsewhere.
 	dials int64
 }
 
@@ -341,17 +324,16 @@ type reached struct {
 // transaction itself is never asked: a missing table would abort it, and a first query fixes its
 // snapshot.
 func (h *home) reach(ctx context.Context, c *connector) (logdb.Reach, logdb.SQL, error) {
-	from := h.from
+	from, log := h.from, logdb.Of(c.cfg.Storage)
 	if known, ok := from.reaches.Load(c.cfg.Storage); ok && known.(reached).dials == from.dials.Load() {
-		return known.(reached).Reach, known.(reached).log, nil
+		return known.(reached).Reach, log, nil
 	}
-	log := logdb.Of(c.cfg.Storage)
 	if log == nil || from.target.NoSideConnection {
 		return logdb.Reach{}, nil, txlog.ErrLogElsewhere
 	}
 	ctx, cancel := context.WithTimeout(ctx, from.cfg.AttemptTimeout)
 	defer cancel()
-	r := reached{log: log}
+	var r reached
 	out := from.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
 		var err error
 		r.dials = from.dials.Load()
@@ -422,69 +404,6 @@ func (h *home) unwritten(c *connector, err error) error {
 	return &NotLoggedError{DataSource: c.target.DataSource, Cause: err}
 }
 
-// locationOf returns the location of a log; empty if it has no location.
-func locationOf(s txlog.Storage) string {
-	if l, ok := s.(interface{ Location() string }); ok {
-		return l.Location()
-	}
-	return ""
-}
-
-// seal ends the recording at COMMIT. It reports whether entries are to be written. t may be nil.
-func (t *localTx) seal() (entries bool) {
-	if t == nil {
-		return false
-	}
-	for _, h := range t.homes {
-		h.close(fmt.Errorf("%w (%s): its transaction is being committed, and the write was neither logged nor sent", ErrEnded, h.soft.id))
-		entries = entries || h.recorded() > 0
-	}
-	return entries
-}
-
-// entries makes the units of what was recorded in t, and the calls that write their entries. It may
-// issue the numbers of order keys in t.
-func (t *localTx) entries(ctx context.Context) (calls []dialect.Call, err error) {
-	for _, h := range t.homes {
-		if err := h.makeUnits(ctx); err != nil {
-			return nil, err
-		}
-		if len(h.units) == 0 {
-			continue
-		}
-		c := h.units[0].c
-		reach, log, err := h.reach(ctx, c)
-		if err != nil {
-			return nil, h.unwritten(c, err)
-		}
-		var units []*entry.Unit
-		for _, u := range append(slices.Clip(h.units), h.undo) {
-			if u != nil {
-				units = append(units, &u.unit)
-			}
-		}
-		inserts, err := log.Within(ctx, visit{&t.c.session}, reach.MaxPacket, units...)
-		if err != nil {
-			return nil, h.unwritten(c, err)
-		}
-		for _, in := range inserts {
-			call := dialect.Call{SQL: in.SQL, Required: entry.Exactly(int64(in.Rows)), Entries: in.Find, Check: in.Check}
-			for i, a := range in.Args {
-				call.Args = append(call.Args, driver.NamedValue{Ordinal: i + 1, Value: a})
-			}
-			calls = append(calls, call)
-		}
-		if h.own != nil {
-			r := h.own.c.receipts
-			if place := h.own.c.target.Known(false); place != nil {
-				r.Place = place.Name
-			}
-			calls = append(calls, r.Insertion(h.own.c.dialect.Flavor, &h.own.unit))
-		}
-	}
-	return calls, nil
-}
-
 // makeUnits makes the units of h.
 func (h *home) makeUnits(ctx context.Context) error {
 	h.mu.Lock()
@@ -502,39 +421,4 @@ func (h *home) makeUnits(ctx context.Context) error {
 	h.undo, err = stagedCompensation(ctx, h.soft, units)
 	h.units = units
 	return err
-}
-
-// unwrittenEntries is the error of COMMIT after err, a failure to write the entries of t.
-func (t *localTx) unwrittenEntries(err error) error {
-	h := t.homes[slices.IndexFunc(t.homes, func(h *home) bool { return len(h.units) > 0 })]
-	c := h.units[0].c
-	written := int64(-1)
-	var rows *RowsError
-	if errors.As(err, &rows) {
-		written = rows.Got
-	}
-	return h.unwritten(c, logdb.Of(c.cfg.Storage).Elsewhere(err, written))
-}
-
-// carries refuses a statement that could end t unseen, or roll back to a savepoint of which bed
-// does not know what was recorded since, while t has entries to write. t may be nil.
-func (t *localTx) carries(s statement) error {
-	if t == nil || !slices.ContainsFunc(t.homes, func(h *home) bool { return h.recorded() > 0 }) {
-		return nil
-	}
-	flavor, kind := t.c.c.dialect.Flavor, s.class.Kind
-	why := ""
-	switch {
-	case s.class.ImplicitCommit, kind == sqltext.Control,
-		kind == sqltext.Multi && (flavor == sqltext.MySQL || endsWithin(flavor, s.SQL)),
-		flavor == sqltext.MySQL && (kind == sqltext.Opaque || kind == sqltext.Session && executes(flavor, s.SQL)):
-		why = "the statement could end the transaction of WithTx unseen, which has recorded a write: send it before that, and end the transaction by its Commit or Rollback"
-	case kind == sqltext.RollbackTo && (t.find(s.class.Name) < 0 || flavor == sqltext.MySQL && strings.ContainsFunc(s.class.Name, func(r rune) bool { return r > '~' })):
-		// MySQL also folds accents.
-		why = "the savepoint was not seen being set, so that it is not known which recorded writes it would drop"
-	}
-	if why == "" {
-		return nil
-	}
-	return fmt.Errorf("%w: %s", ErrStaged, why)
 }

@@ -2,13 +2,11 @@ package bedsql
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/group"
@@ -158,30 +156,6 @@ func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
 	default:
 		e.pending(u, state == StateParked, errors.New("its entry is not in the log, and its receipt is not there"))
 	}
-}
-
-// status returns the state of u in the log.
-func (u *stagedUnit) status(ctx context.Context) (State, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
-	defer cancel()
-	return Status(ctx, u.c.cfg.Storage, u.unit.ID)
-}
-
-// applied reports whether the receipt of u proves that it was applied.
-func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
-	if u.unit.Receipt == "" {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
-	defer cancel()
-	out := u.c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
-		out, err := attempt.Look(ctx, u.c.dialect, conn, &u.unit, u.c.receipts)
-		if err != nil && !attempt.NoReceipts(u.c.dialect, u.c.receipts, err) {
-			return attempt.Failed(u.c.dialect, err, true)
-		}
-		return out
-	})
-	return out.Found, out.Err
 }
 
 // take returns the units to deliver here, and settles the units that others have taken. A unit

@@ -149,7 +149,7 @@ type replayedTx struct {
 // Commit implements driver.Tx.
 func (t *replayedTx) Commit() error {
 	c := t.c
-	c.tx.seal()
+	c.tx.seal(true)
 	c.tx.tell(homeReplayed, time.Now())
 	c.undo(c.rollback(t.ctx, t.inner))
 	c.closed()

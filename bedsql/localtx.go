@@ -143,7 +143,7 @@ func (t *localTx) abort(aborted bool) {
 		t.state = txAborted
 	}
 	for _, h := range t.homes {
-		h.abort(aborted)
+		h.note(func() { h.aborted = aborted })
 	}
 }
 
@@ -262,7 +262,7 @@ func (t *localTx) closed() { t.tell(homeRolledBack, time.Time{}) }
 func (t *localTx) pinned(why string, unseen bool) {
 	for _, h := range t.homes {
 		if unseen {
-			h.close(errRaw)
+			h.note(func() { h.closed = errRaw })
 		}
 	}
 	t.move(why)

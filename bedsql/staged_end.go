@@ -219,3 +219,27 @@ func (u *stagedUnit) answer(err error) {
 		}
 	}
 }
+
+// status returns the state of u in the log.
+func (u *stagedUnit) status(ctx context.Context) (State, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
+	defer cancel()
+	return Status(ctx, u.c.cfg.Storage, u.unit.ID)
+}
+
+// applied reports whether the receipt of u proves that it was applied.
+func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
+	if u.unit.Receipt == "" {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
+	defer cancel()
+	out := u.c.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
+		out, err := attempt.Look(ctx, u.c.dialect, conn, &u.unit, u.c.receipts)
+		if err != nil && !attempt.NoReceipts(u.c.dialect, u.c.receipts, err) {
+			return attempt.Failed(u.c.dialect, err, true)
+		}
+		return out
+	})
+	return out.Found, out.Err
+}

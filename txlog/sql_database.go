@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -309,4 +310,42 @@ func tokensOf(ctx context.Context, q runner, heads []string) (map[string]string,
 		})
 	})
 	return tokens, err
+}
+
+// schemaOf returns the schema of the log's tables, as other sessions of its server name it.
+// It queries the database once.
+func schemaOf(ctx context.Context, db *database) (string, error) {
+	if known := db.inSchema.Load(); known != nil {
+		return *known, nil
+	}
+	query := db.backend.Flavor.Pick(sqltext.Texts{
+		MySQL: `SELECT DATABASE()`,
+		Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.oid = to_regclass('transaction_log') AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('bed_log'))`,
+		SQLite: ``})
+	name := "main"
+	if query != "" {
+		if err := db.QueryRowContext(ctx, query).Scan(&name); err != nil {
+			return "", err
+		}
+	}
+	quote := db.backend.Flavor.Pick(sqltext.Texts{MySQL: "`", Postgres: `"`, SQLite: `"`})
+	name = quote + strings.ReplaceAll(name, quote, quote+quote) + quote
+	db.inSchema.Store(&name)
+	return name, nil
+}
+
+// isElsewhere reports whether err means that the log's tables are missing, different or not
+// writable.
+func isElsewhere(f sqltext.Flavor, err error) bool {
+	code := dberr.Of(err)
+	switch code.State {
+	case "42P01", "3F000", "42703", "42501", "25006", "42S02", "42S22": // no table, schema or column; no right; read-only
+		return true
+	}
+	switch code.Number {
+	case 1049, 1146, 1054, 1290, 1792, 1836: // MySQL's: no database, table or column; read-only
+		return true
+	}
+	return code.Denied() || f == sqltext.SQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
 }

@@ -472,14 +472,18 @@ func (w *writer) insertBytes() int {
 	return most
 }
 
+// portion returns how many of these rows fit into one statement.
+func (w *writer) portion(rows []*row) (n int) {
+	for size := 0; n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()); n++ {
+		size += rows[n].size
+	}
+	return n
+}
+
 // insertPortions writes rows that exceed one statement.
 func (w *writer) insertPortions(ctx context.Context, q runner, rows []*row) error {
 	for len(rows) > 0 {
-		size, n := 0, 0
-		for n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()) {
-			size += rows[n].size
-			n++
-		}
+		n := w.portion(rows)
 		if err := w.db.insert(ctx, q, rows[:n]); err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -22,32 +21,9 @@ import (
 // bedsql.WithTx writes entries. They do not depend on that session's character set, SQL mode,
 // search path or clock.
 
-// schemaOf returns the schema of the log's tables, as other sessions of its server name it.
-// It queries the database once.
-func schemaOf(ctx context.Context, db *database) (string, error) {
-	if known := db.inSchema.Load(); known != nil {
-		return *known, nil
-	}
-	query := db.backend.Flavor.Pick(sqltext.Texts{
-		MySQL: `SELECT DATABASE()`,
-		Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.oid = to_regclass('transaction_log') AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('bed_log'))`,
-		SQLite: ``})
-	name := "main"
-	if query != "" {
-		if err := db.QueryRowContext(ctx, query).Scan(&name); err != nil {
-			return "", err
-		}
-	}
-	quote := db.backend.Flavor.Pick(sqltext.Texts{MySQL: "`", Postgres: `"`, SQLite: `"`})
-	name = quote + strings.ReplaceAll(name, quote, quote+quote) + quote
-	db.inSchema.Store(&name)
-	return name, nil
-}
-
 // visitor makes the statements.
 type visitor struct {
-	db *database
+	sqltext.Flavor
 	// at is the schema, with a dot.
 	at       string
 	identity string
@@ -63,7 +39,7 @@ func (s *SQLStorage) visitor(ctx context.Context) (*visitor, error) {
 	if err != nil {
 		return nil, s.failed("finding its own schema", err)
 	}
-	return &visitor{s.db, schema + ".", s.identity, s.db.backend.Flavor == sqltext.MySQL && s.writer.returning}, nil
+	return &visitor{s.db.backend.Flavor, schema + ".", s.identity, s.db.backend.Flavor == sqltext.MySQL && s.writer.returning}, nil
 }
 
 // Within implements [logdb.SQL].
@@ -81,7 +57,7 @@ func (s sqlLog) Within(ctx context.Context, session logdb.Session, most int, uni
 	if err := v.issue(ctx, session, units); err != nil {
 		return nil, s.failed("issuing the numbers of order keys", v.elsewhere(err))
 	}
-	var rows []row
+	var rows []*row
 	for _, u := range units {
 		settings := encodeSettings(u)
 		for i := range u.Statements {
@@ -90,17 +66,13 @@ func (s sqlLog) Within(ctx context.Context, session logdb.Session, most int, uni
 			if u.Behind != "" {
 				r.lease = entry.WaitsFrom
 			}
-			rows = append(rows, r)
+			rows = append(rows, &r)
 		}
 	}
 	w := writer{db: s.db, maxPacket: most}
 	var inserts []logdb.Insert
 	for len(rows) > 0 {
-		size, n := 0, 0
-		for n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()) {
-			size += rows[n].size
-			n++
-		}
+		n := w.portion(rows)
 		inserts, rows = append(inserts, v.insert(rows[:n])), rows[n:]
 	}
 	return inserts, nil
@@ -164,7 +136,7 @@ var errOther = fmt.Errorf("%w: its session sees another log there", ErrLogElsewh
 
 // elsewhere turns err into an ErrLogElsewhere if it shows that the session does not reach the log.
 func (v *visitor) elsewhere(err error) error {
-	if !errors.Is(err, ErrLogElsewhere) && isElsewhere(v.db.backend.Flavor, err) {
+	if !errors.Is(err, ErrLogElsewhere) && isElsewhere(v.Flavor, err) {
 		return fmt.Errorf("%w: %w", ErrLogElsewhere, err)
 	}
 	return err
@@ -175,22 +147,7 @@ func (s sqlLog) Elsewhere(err error, written int64) error {
 	if written == 0 {
 		return errOther
 	}
-	return (&visitor{db: s.db}).elsewhere(err)
-}
-
-// isElsewhere reports whether err means that the log's tables are missing, different or not
-// writable.
-func isElsewhere(f sqltext.Flavor, err error) bool {
-	code := dberr.Of(err)
-	switch code.State {
-	case "42P01", "3F000", "42703", "42501", "25006", "42S02", "42S22": // no table, schema or column; no right; read-only
-		return true
-	}
-	switch code.Number {
-	case 1049, 1146, 1054, 1290, 1792, 1836: // MySQL's: no database, table or column; read-only
-		return true
-	}
-	return code.Denied() || f == sqltext.SQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
+	return (&visitor{Flavor: s.db.backend.Flavor}).elsewhere(err)
 }
 
 // issue issues the missing order numbers of units, key by key in the same order as other writers.
@@ -207,14 +164,14 @@ func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) err
 	if len(by) == 0 {
 		return nil
 	}
-	f := v.db.backend.Flavor
+	f := v.Flavor
 	if f == sqltext.Postgres {
 		before, err := s.Query(ctx, "SELECT pg_catalog.current_setting('lock_timeout'), pg_catalog.set_config('lock_timeout', '1s', true)")
 		if err != nil {
 			return err
 		}
 		defer func() { // deferred triggers run at COMMIT; after an error there is none
-			_, _ = s.Query(ctx, "SELECT pg_catalog.set_config('lock_timeout', "+v.text(before[0][0])+", true)")
+			_, _ = s.Query(ctx, "SELECT pg_catalog.set_config('lock_timeout', "+v.Literal(before[0][0])+", true)")
 		}()
 	}
 	briefly := ""
@@ -223,11 +180,11 @@ func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) err
 	}
 	for _, k := range slices.Sorted(maps.Keys(by)) {
 		for _, u := range by[k] {
-			rows := "SELECT " + v.text(k) + ", " + v.db.backend.Flavor.SessionClock() + " * 1000, " + v.text(u.ID) + ", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"})
+			rows := "SELECT " + v.Literal(k) + ", " + v.SessionClock() + " * 1000, " + v.Literal(u.ID) + ", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"})
 			if _, err := s.Exec(ctx, briefly+issuing(f, v.at, rows)); err != nil {
 				return err
 			}
-			got, err := s.Query(ctx, "SELECT last, head FROM "+v.at+"bed_order_key WHERE id = "+v.text(k))
+			got, err := s.Query(ctx, "SELECT last, head FROM "+v.at+"bed_order_key WHERE id = "+v.Literal(k))
 			if err != nil {
 				return err
 			}
@@ -244,7 +201,7 @@ func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) err
 			}
 			u.Behind = cmp.Or(u.Behind, head)
 			if _, err := s.Exec(ctx, "INSERT INTO "+v.at+"bed_order_queue (key_id, number, unit_id, skipped) SELECT "+
-				v.text(k)+", "+got[0][0]+", "+v.text(u.ID)+", 0"); err != nil {
+				v.Literal(k)+", "+got[0][0]+", "+v.Literal(u.ID)+", 0"); err != nil {
 				return err
 			}
 		}
@@ -253,18 +210,18 @@ func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) err
 }
 
 func (v *visitor) into() string {
-	return "INSERT INTO " + v.at + "transaction_log" + columnNames[v.db.backend.Flavor]
+	return "INSERT INTO " + v.at + "transaction_log" + columnNames[v.Flavor]
 }
 
 // log continues a query that has a row only if the session sees this log.
 func (v *visitor) log() string {
-	return " FROM " + v.at + "bed_log WHERE name = " + v.text(tables.Identity) + " AND value = " + v.text(v.identity)
+	return " FROM " + v.at + "bed_log WHERE name = " + v.Literal(tables.Identity) + " AND value = " + v.Literal(v.identity)
 }
 
 // insert returns the INSERT of rows.
-func (v *visitor) insert(rows []row) logdb.Insert {
-	in := logdb.Insert{Rows: len(rows), Find: "SELECT 1 FROM " + v.at + "transaction_log WHERE id = " + v.text(rows[0].id)}
-	if v.db.backend.Flavor == sqltext.Postgres {
+func (v *visitor) insert(rows []*row) logdb.Insert {
+	in := logdb.Insert{Rows: len(rows), Find: "SELECT 1 FROM " + v.at + "transaction_log WHERE id = " + v.Literal(rows[0].id)}
+	if v.Flavor == sqltext.Postgres {
 		in.SQL, in.Args = v.arrays(rows)
 		return in
 	}
@@ -278,7 +235,7 @@ func (v *visitor) insert(rows []row) logdb.Insert {
 	for i := range rows {
 		b.WriteString(before)
 		before = between
-		if values := v.values(&rows[i]); v.compounds {
+		if values := v.values(rows[i]); v.compounds {
 			b.WriteString("(" + values + ")")
 		} else {
 			b.WriteString("SELECT " + values)
@@ -307,11 +264,11 @@ func (v *visitor) values(r *row) string {
 		case c.within == doubtful:
 			b.WriteString("0")
 		case c.text != nil:
-			b.WriteString(v.text(c.text(r)))
+			b.WriteString(v.Literal(c.text(r)))
 		case c.number != nil:
 			b.WriteString(strconv.FormatInt(c.number(r), 10))
 		case c.time:
-			b.WriteString(v.db.backend.Flavor.SessionClock())
+			b.WriteString(v.SessionClock())
 		default:
 			b.WriteString(c.fixed)
 		}
@@ -321,11 +278,7 @@ func (v *visitor) values(r *row) string {
 
 // arrays returns PostgreSQL's INSERT of any number of rows, as [insertArrays] does. The last
 // argument is the log's identity.
-func (v *visitor) arrays(rows []row) (text string, args []any) {
-	list := make([]*row, len(rows))
-	for i := range rows {
-		list[i] = &rows[i]
-	}
+func (v *visitor) arrays(rows []*row) (text string, args []any) {
 	var selected, from, names []string
 	for i := range columns {
 		c, value := &columns[i], "r.c"+strconv.Itoa(i)
@@ -337,12 +290,12 @@ func (v *visitor) arrays(rows []row) (text string, args []any) {
 		case c.isParam():
 			kind, array := "bigint[]", ""
 			if c.text != nil {
-				kind, array = "text[]", arrayOfAll(list, c.text, sqltext.AppendElement)
+				kind, array = "text[]", arrayOfAll(rows, c.text, sqltext.AppendElement)
 			} else {
-				array = arrayOfAll(list, c.number, entry.AppendInt)
+				array = arrayOfAll(rows, c.number, entry.AppendInt)
 			}
 			param := "$" + strconv.Itoa(len(args)+1)
-			if ascii(array) {
+			if sqltext.ASCII(array) {
 				param += "::" + kind
 			} else {
 				param, array = "pg_catalog.convert_from(pg_catalog.decode("+param+"::text, 'hex'), 'UTF8')::"+kind, hex.EncodeToString([]byte(array))
@@ -352,7 +305,7 @@ func (v *visitor) arrays(rows []row) (text string, args []any) {
 			}
 			args, from, names = append(args, array), append(from, "pg_catalog.unnest("+param+")"), append(names, value[len("r."):])
 		case c.time:
-			value = v.db.backend.Flavor.SessionClock()
+			value = v.SessionClock()
 		default:
 			value = c.fixed
 		}
@@ -374,25 +327,3 @@ const (
 	// run beside its own. Without a receipt, a first attempt that meets a duplicate key is refused.
 	doubtful within = "doubt"
 )
-
-// text writes a text into a statement: only printable ASCII without a backslash appears literally.
-func (v *visitor) text(s string) string {
-	if ascii(s) && !strings.Contains(s, `\`) {
-		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	}
-	code := hex.EncodeToString([]byte(s))
-	return v.db.backend.Flavor.Pick(sqltext.Texts{
-		MySQL:    "_utf8mb4 x'" + code + "'",
-		Postgres: "pg_catalog.convert_from(pg_catalog.decode('" + code + "', 'hex'), 'UTF8')",
-		SQLite:   "CAST(x'" + code + "' AS TEXT)"})
-}
-
-// ascii reports whether s is printable ASCII, which every character set of a session has.
-func ascii(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' && s[i] != '\n' && s[i] != '\t' || s[i] >= 0x7f {
-			return false
-		}
-	}
-	return true
-}

@@ -1,6 +1,7 @@
 package sqltext
 
 import (
+	"encoding/hex"
 	"strconv"
 	"strings"
 )
@@ -102,4 +103,27 @@ func AppendElement(b []byte, text string) []byte {
 		b = append(b, text[i])
 	}
 	return append(b, '"')
+}
+
+// Literal writes a text into a statement for a session of the application, whatever its character
+// set and SQL mode: only printable ASCII without a backslash appears as it is.
+func (f Flavor) Literal(s string) string {
+	if ASCII(s) && !strings.Contains(s, `\`) {
+		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	}
+	code := hex.EncodeToString([]byte(s))
+	return f.Pick(Texts{
+		MySQL:    "_utf8mb4 x'" + code + "'",
+		Postgres: "pg_catalog.convert_from(pg_catalog.decode('" + code + "', 'hex'), 'UTF8')",
+		SQLite:   "CAST(x'" + code + "' AS TEXT)"})
+}
+
+// ASCII reports whether s is printable ASCII, which every character set of a session has.
+func ASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' && s[i] != '\n' && s[i] != '\t' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
