@@ -122,15 +122,21 @@ func TestLogInTheTargetFileIsRefused(t *testing.T) {
 			if err := sqlite.Register(driverName, bedsql.Config{Storage: storage, Logger: rig.Quiet()}); err != nil {
 				t.Fatal(err)
 			}
-			pool, err := sql.Open(driverName, dsn)
-			if err == nil {
-				_ = pool.Close()
-				t.Fatal("the pool was opened")
-			}
-			if !strings.Contains(err.Error(), "same SQLite file") {
-				t.Errorf("the error is %v, want it to say what is wrong", err)
-			}
+			refusesWrites(t, driverName, dsn)
 		})
+	}
+}
+
+// refusesWrites wants a pool that opens, for transactions of WithTx, and refuses a write of its own.
+func refusesWrites(t *testing.T, driverName, dsn string) {
+	t.Helper()
+	pool, err := sql.Open(driverName, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pool.Close() }()
+	if _, err := pool.Exec("INSERT INTO account VALUES (1, 1)"); err == nil || !strings.Contains(err.Error(), "same SQLite file") || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+		t.Errorf("a write says %v", err)
 	}
 }
 
@@ -157,10 +163,7 @@ func TestLogInAFutureTargetFileIsRefused(t *testing.T) {
 			if err := sqlite.Register(driverName, bedsql.Config{Storage: storage, Logger: rig.Quiet()}); err != nil {
 				t.Fatal(err)
 			}
-			if pool, err := sql.Open(driverName, dsn); err == nil {
-				_ = pool.Close()
-				t.Fatal("the pool was opened")
-			}
+			refusesWrites(t, driverName, dsn)
 		})
 	}
 }
