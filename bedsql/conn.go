@@ -312,6 +312,7 @@ func (c *Conn) ensure(ctx context.Context) error {
 	if c.inner != nil {
 		return nil
 	}
+	c.c.dials.Add(1)
 	session, err := c.c.dial(ctx)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ type connector struct {
 	deliverer *besteffort.Deliverer
 	// receipts describe the receipts of writes through this connector.
 	receipts attempt.Receipts
-	// dials counts the dials, and reaches has what is known of logs, by their storage: see home.reach.
+	// dials counts the dials for the application, and reaches has what is known of logs, by their storage: see home.reach.
 	dials   atomic.Int64
 	reaches sync.Map
 	// shared is the error of a logged write if the log is in the target's own file: see sharedFile.
@@ -226,7 +226,6 @@ func (c *connector) Close() error {
 
 // dial opens a bare connection, with the facts of its session.
 func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
-	c.dials.Add(1)
 	conn, facts, err := target.Dial(ctx, &c.target.Target)
 	if facts.Corrected != "" && !c.corrected.Swap(true) {
 		c.log.WithField("settings", facts.Corrected).Warn("bed: the server's defaults would leave writes uncommitted that were answered; " +

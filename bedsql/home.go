@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -162,7 +163,7 @@ func (t *localTx) meets(ctx context.Context, h *home) error {
 			return err
 		}
 	}
-	h.local, h.from, h.source, h.level = t, t.c.c, t.c.c.target.DataSource, t.level
+	h.local, h.from, h.source, h.level = t, cmp.Or(t.c.c.origin, t.c.c), t.c.c.target.DataSource, t.level
 	switch {
 	case t.readOnly:
 		h.closed = fmt.Errorf("%w: its transaction was begun as a read-only one, and cannot write the entry", ErrStaged)
@@ -333,19 +334,16 @@ func (h *home) reach(ctx context.Context, c *connector) (logdb.Reach, logdb.SQL,
 	}
 	ctx, cancel := context.WithTimeout(ctx, from.cfg.AttemptTimeout)
 	defer cancel()
-	var r reached
-	out := from.onPool(ctx, true, func(conn driver.Conn) attempt.Outcome {
-		var err error
-		r.dials = from.dials.Load()
-		if r.Reach, err = log.Reach(ctx, visit{conn}); err != nil {
-			return attempt.Failed(from.dialect, err, true)
-		}
-		return attempt.Outcome{}
-	})
-	if out.Err == nil {
+	r := reached{dials: from.dials.Load()}
+	conn, err := from.dial(ctx)
+	if err == nil {
+		r.Reach, err = log.Reach(ctx, visit{&conn})
+		_ = conn.Close()
+	}
+	if err == nil {
 		from.reaches.Store(c.cfg.Storage, r)
 	}
-	return r.Reach, log, out.Err
+	return r.Reach, log, err
 }
 
 // visit is a connection for the log's own statements.

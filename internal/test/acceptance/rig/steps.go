@@ -336,7 +336,7 @@ func CrashTarget(t delivery.Target, s *Steps, where string) delivery.Target {
 	if with := d.CommitWith; with != nil {
 		d.CommitWith = func(ctx context.Context, conn driver.Conn, calls []dialect.Call) (handled bool, err error) {
 			cc := attempt.Bare(conn).(*crashConn)
-			_, err = around(cc, "COMMIT with statements before it", func() (struct{}, error) {
+			_, err = around(cc, "receipt and COMMIT in one", func() (struct{}, error) {
 				handled, err = with(ctx, cc.inside(conn), calls)
 				if !handled {
 					return struct{}{}, driver.ErrSkip
@@ -396,11 +396,11 @@ func (s *Steps) report() {
 // Durable reports whether the program had written its entry, and attempted
 // whether it had begun to.
 func (r *CrashReport) Durable() bool {
-	return r.made("after log INSERT INTO transaction_log") || r.made("after home COMMIT")
+	return r.made("after log INSERT INTO transaction_log") || r.made("after home COMMIT") || r.made("after home receipt and COMMIT in one")
 }
 
 func (r *CrashReport) Attempted() bool {
-	return r.made("before log INSERT INTO transaction_log") || r.made("before home COMMIT")
+	return r.made("before log INSERT INTO transaction_log") || r.made("before home COMMIT") || r.made("before home receipt and COMMIT in one")
 }
 
 func (r *CrashReport) made(prefix string) bool {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,7 @@ func newWorld(t *testing.T, on testdb.DB) *world {
 	connector, err := bedsql.NewConnector(w.target, bedsql.Config{Storage: w.storage, Bus: w.bus, Logger: quiet, Guard: bedsql.GuardOff})
 	must(t, err)
 	w.db = otelsql.OpenDB(connector, otelsql.WithTracerProvider(w.provider))
-	t.Cleanup(func() { _ = w.db.Close() })
+	t.Cleanup(func() { _ = w.db.Close(); _ = connector.(io.Closer).Close() }) // otelsql hides the second
 	for _, table := range []string{"CREATE TABLE orders (id INTEGER PRIMARY KEY, n INTEGER)", "INSERT INTO orders VALUES (1, 0)"} {
 		_, err := on.Open(t).ExecContext(t.Context(), table)
 		must(t, err)
