@@ -106,8 +106,11 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []di
 	if notRun(err) {
 		return false, nil
 	}
+	if !entries {
+		return true, leaveNoneOpen(ctx, conn, calls, err, before)
+	}
 	open, err := endOpen(ctx, conn, calls, err, before)
-	if entries && (open || before) {
+	if open || before {
 		err = &dialect.EntriesError{Err: err}
 	}
 	return true, err
