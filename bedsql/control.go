@@ -106,8 +106,8 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	return c.tx.mark(ctx, s)
 }
 
-// carries refuses a statement that could end t unseen, or roll back to a savepoint of which bed
-// does not know what was recorded since, while t has entries to write. t may be nil.
+// carries protects the entries that t will write. It refuses a statement that could end t unseen,
+// and a return to an unknown savepoint. t may be nil.
 func (t *localTx) carries(s statement) error {
 	if t == nil || !slices.ContainsFunc(t.homes, func(h *home) bool { return h.recorded() > 0 }) {
 		return nil

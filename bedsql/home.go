@@ -93,7 +93,7 @@ const (
 // written.
 type home struct {
 	soft *SoftTransaction
-	// covered means that the transaction is that of a request whose key is the soft transaction's.
+	// covered is set for the transaction of a request, which has the key itself.
 	covered bool
 
 	// meets sets these fields, and nothing changes them.

@@ -53,7 +53,7 @@ type localTx struct {
 	// entry of its own.
 	homes []*home
 	level sql.IsolationLevel
-	// readOnly means that BeginTx asked for that.
+	// readOnly is set for a read-only transaction.
 	readOnly bool
 	// order has the order keys of its writes.
 	order []entry.Order

@@ -24,7 +24,8 @@ type Insert struct {
 	Rows int
 	// Find is a query for one of the rows, without parameters.
 	Find string
-	// Check is a query with a row if its session reaches the log; empty if SQL itself checks that.
+	// Check is a query for the log, without a row in a session that does not reach it. It is empty
+	// for a SQL with its own check.
 	Check string
 }
 
