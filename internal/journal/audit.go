@@ -34,7 +34,7 @@ const (
 
 // AuditStatement writes a record into the audit: run it in the transaction of the action.
 func (j *Journal) AuditStatement(r Record) (statement string, args []any, err error) {
-	if err := j.usable(Audit); err != nil {
+	if _, err := j.usable(Audit); err != nil {
 		return "", nil, err
 	}
 	if !r.Whole {

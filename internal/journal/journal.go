@@ -113,29 +113,34 @@ func (j *Journal) TellOff(warn func(args ...any), needless ...string) {
 }
 
 // usable returns the error of an unusable table. From time to time it allows another use: an
-// operator may have made the table, or granted a right.
-func (j *Journal) usable(table string) error {
+// operator may have made the table, or granted a right. earlier is the refusal known so far.
+func (j *Journal) usable(table string) (earlier *refusal, err error) {
 	if j == nil {
-		return fmt.Errorf("%s: %w: this log keeps none", table, ErrOff)
+		return nil, fmt.Errorf("%s: %w: this log keeps none", table, ErrOff)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if r, off := j.off[table]; off && time.Since(r.at) < j.again {
-		return fmt.Errorf("%s: %w: %w", table, ErrOff, r.err)
+	r, off := j.off[table]
+	if off && time.Since(r.at) < j.again {
+		return nil, fmt.Errorf("%s: %w: %w", table, ErrOff, r.err)
 	}
-	return nil
+	return r, nil
 }
 
 // on reports whether a table is usable.
-func (j *Journal) on(table string) bool { return j.usable(table) == nil }
+func (j *Journal) on(table string) bool {
+	_, err := j.usable(table)
+	return err == nil
+}
 
 // note disables a table after an error with a lasting reason: it is missing, it lacks a
-// column, the account lacks rights. nil enables it.
-func (j *Journal) note(table string, err error) {
+// column, the account lacks rights. nil enables it, unless another use has met a refusal
+// since this one began.
+func (j *Journal) note(table string, earlier *refusal, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
-	case err == nil:
+	case err == nil && j.off[table] == earlier:
 		delete(j.off, table)
 	case Lasting(err):
 		told := j.off[table] != nil && j.off[table].told
@@ -173,10 +178,10 @@ func (j *Journal) exec(ctx context.Context, table, statement string, args ...any
 
 // Use runs f, a statement about a usable table, and records whether the table is usable.
 func (j *Journal) Use(table string, f func() error) error {
-	err := j.usable(table)
+	earlier, err := j.usable(table)
 	if err == nil {
 		err = f()
-		j.note(table, err)
+		j.note(table, earlier, err)
 	}
 	return err
 }
@@ -198,12 +203,11 @@ func (j *Journal) onConflict(key, set string, columns []string) string {
 
 // each runs a query and calls scan for each row.
 func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) error, statement string, args ...any) error {
-	if err := j.usable(table); err != nil {
+	var rows *sql.Rows
+	if err := j.Use(table, func() (err error) {
+		rows, err = j.db.QueryContext(ctx, j.Text(statement), args...)
 		return err
-	}
-	rows, err := j.db.QueryContext(ctx, j.Text(statement), args...)
-	j.note(table, err)
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	defer rows.Close()

@@ -2,11 +2,14 @@ package journal_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	_ "github.com/bedsql/bed/bedsql/mysql"    // the log's backends
 	_ "github.com/bedsql/bed/bedsql/postgres" // …
@@ -14,6 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -355,4 +359,21 @@ func TestATableThatIsMadeLaterIsUsed(t *testing.T) {
 			t.Errorf("off are %v", off)
 		}
 	})
+}
+
+// A statement that was on its way when another was refused does not make the table usable:
+// the right may be missing for the other one alone.
+func TestAnEarlierSuccessForgetsNoRefusal(t *testing.T) {
+	t.Parallel()
+	j := journal.New(nil, sqltext.MySQL, nil, true)
+	denied := &mysql.MySQLError{Number: 1142, Message: "DELETE command denied"}
+	must(t, j.Use(journal.Activity, func() error {
+		if err := j.Use(journal.Activity, func() error { return denied }); !errors.Is(err, denied) {
+			t.Errorf("the refusal is told as %v", err)
+		}
+		return nil
+	}))
+	if off := j.Off(); off[journal.Activity] != denied {
+		t.Errorf("off are %v", off)
+	}
 }

@@ -17,7 +17,7 @@ type Control struct {
 // ControlStatement sets the control of a data source: run it in the transaction that audits
 // it. A nil pointer keeps the old value.
 func (j *Journal) ControlStatement(dataSource string, paused *bool, perSecond *int) (statement string, args []any, err error) {
-	if err := j.usable(DataSources); err != nil {
+	if _, err := j.usable(DataSources); err != nil {
 		return "", nil, err
 	}
 	p, n, set := 0, 0, []string{"since"}
