@@ -56,7 +56,7 @@ type claimed struct {
 func (u *claimed) joins() bool {
 	d := u.drain
 	return d.src != nil && d.ctx.Err() == nil && d.down.get() == nil && !u.lease.Lost() &&
-		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Plain() && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
+		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Plain() && !u.InDoubt && d.src.isSQL() && d.src.accepts(u.Unit) == nil
 }
 
 // traits are what a queue needs to know of a unit. They stay while it waits.

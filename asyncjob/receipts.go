@@ -46,7 +46,7 @@ type purgePoint struct{ place, after string }
 func (s *source) purgeDue(interval time.Duration, take bool) (from purgePoint, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due = !s.down && !s.sendsMessages() && (s.purging || time.Since(s.purged) >= interval)
+	due = !s.down && s.isSQL() && (s.purging || time.Since(s.purged) >= interval)
 	if due && take {
 		s.purging, s.purged = false, time.Now()
 	}

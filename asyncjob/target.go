@@ -105,9 +105,8 @@ func newSource(name string, t delivery.Target, storage target.Log, r attempt.Rec
 	return s
 }
 
-// sendsMessages reports whether it is a broker, which has neither local transactions nor
-// receipts.
-func (s *source) sendsMessages() bool { return s.own.Dialect.Flavor == sqltext.Messages }
+// isSQL reports whether it is a database. Others have neither local transactions nor receipts.
+func (s *source) isSQL() bool { return s.own.Dialect.Flavor.IsSQL() }
 
 // probe checks on a connection of its own whether the data source is reachable and writable.
 // It does not use the pool, whose connections may predate the current state. A dial that

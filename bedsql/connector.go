@@ -297,6 +297,9 @@ func (c *connector) with(settings, change string) *connector {
 // sendsMessages reports whether the connector's data source is a broker.
 func (c *connector) sendsMessages() bool { return c.dialect.Flavor == sqltext.Messages }
 
+// isSQL reports whether its data source is a database. See sqltext.Flavor.IsSQL for the others.
+func (c *connector) isSQL() bool { return c.dialect.Flavor.IsSQL() }
+
 // leftOpen is the error of an unlogged write.
 func (c *connector) leftOpen(err error) error {
 	if err == nil {

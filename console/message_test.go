@@ -9,6 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -30,7 +31,7 @@ func TestMessageIsShownByItsTopicAndRevealedWithItsPayload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	params, err := entry.EncodeParams(broker.Named(args))
+	params, err := entry.EncodeParams(sender.Named(args))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -339,7 +340,7 @@ func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.
 		if err != nil {
 			return err
 		}
-		params, err := entry.EncodeParams(broker.Named(args))
+		params, err := entry.EncodeParams(sender.Named(args))
 		if err != nil {
 			return err
 		}

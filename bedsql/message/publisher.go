@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -194,7 +195,7 @@ func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*mess
 func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
 	for _, msg := range messages {
 		if msg == nil {
-			return broker.Refused(errors.New("bed: the message was neither logged nor sent: it is nil"))
+			return sender.Refused(errors.New("bed: the message was neither logged nor sent: it is nil"))
 		}
 		m := &broker.Message{ID: entry.NewID(), Topic: topic, Metadata: msg.Metadata, Payload: msg.Payload}
 		m.UUID, msg.UUID = m.ID, m.ID
@@ -226,10 +227,10 @@ var errTracked = errors.New("the message may have been published under this UUID
 
 func (w wrapped) Publish(ctx context.Context, m *broker.Message) error {
 	if w.tracks && m.UUID != m.ID {
-		return broker.Refused(errTracked)
+		return sender.Refused(errTracked)
 	}
 	if err := w.form.Check(m, broker.DefaultFrameMax); err != nil {
-		return broker.Refused(err)
+		return sender.Refused(err)
 	}
 	msg := message.NewMessageWithContext(ctx, m.UUID, m.Payload)
 	for key, value := range m.Metadata {

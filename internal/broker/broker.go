@@ -10,11 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -96,17 +96,7 @@ func Statement(m *Message) (text string, args []any, err error) {
 
 // unsent is the error of a message that its publisher has to change.
 func unsent(why error) error {
-	return Refused(fmt.Errorf("bed: the message was neither logged nor sent: %w", why))
-}
-
-// Named returns parameters in a driver's form.
-func Named(args []any) []driver.NamedValue {
-	named := make([]driver.NamedValue, len(args))
-	for i, a := range args {
-		arg := a.(sql.NamedArg)
-		named[i] = driver.NamedValue{Name: arg.Name, Ordinal: i + 1, Value: arg.Value}
-	}
-	return named
+	return sender.Refused(fmt.Errorf("bed: the message was neither logged nor sent: %w", why))
 }
 
 // read is the reverse of Statement.
@@ -123,7 +113,7 @@ func read(text string, args []driver.NamedValue) (*Message, error) {
 		}
 		switch {
 		case !ok:
-			return nil, Refused(fmt.Errorf("bed: the parameter %q of the message is a %T", a.Name, a.Value))
+			return nil, sender.Refused(fmt.Errorf("bed: the parameter %q of the message is a %T", a.Name, a.Value))
 		case a.Name == argID:
 			m.ID = s
 		case a.Name == argUUID:
@@ -133,18 +123,18 @@ func read(text string, args []driver.NamedValue) (*Message, error) {
 		case a.Name == argPayload:
 			m.Payload = []byte(s)
 		case a.Name != argMetadata:
-			return nil, Refused(fmt.Errorf("bed: a message has no parameter %q", a.Name))
+			return nil, sender.Refused(fmt.Errorf("bed: a message has no parameter %q", a.Name))
 		default:
 			if err := json.Unmarshal([]byte(s), &m.Metadata); err != nil {
-				return nil, Refused(errors.New("bed: the metadata of the message are not a JSON object of texts"))
+				return nil, sender.Refused(errors.New("bed: the metadata of the message are not a JSON object of texts"))
 			}
 		}
 	}
 	if m.ID == "" {
-		return nil, Refused(errors.New("bed: the message has no parameter id"))
+		return nil, sender.Refused(errors.New("bed: the message has no parameter id"))
 	}
 	if err := m.own(); err != nil {
-		return nil, Refused(fmt.Errorf("bed: %w", err))
+		return nil, sender.Refused(fmt.Errorf("bed: %w", err))
 	}
 	if m.UUID == "" {
 		m.UUID = m.ID
@@ -161,30 +151,10 @@ func read(text string, args []driver.NamedValue) (*Message, error) {
 func topicOf(text string) (string, error) {
 	topic, ok := strings.CutPrefix(text, sqltext.Publish)
 	if !ok || topic == "" {
-		return "", Refused(errors.New("bed: the data source is a message broker, and the text is not PUBLISH and a topic"))
+		return "", sender.Refused(errors.New("bed: the data source is a message broker, and the text is not PUBLISH and a topic"))
 	}
 	return topic, nil
 }
-
-// answer is an error with a known meaning for a message. Its text contains only the topic of
-// the message.
-type answer struct {
-	error
-	class dialect.Class
-}
-
-func (e *answer) Unwrap() error            { return e.error }
-func (e *answer) Certainly() dialect.Class { return e.class }
-
-// Shown returns the text for a log line.
-func (e *answer) Shown() string { return e.Error() }
-
-// Refused marks the error of a message that its broker rejected for good, NotTaken of one
-// that it rejected for now, and NotSent of one that never left. Any other error leaves the
-// message in doubt.
-func Refused(err error) error  { return &answer{err, dialect.Refused} }
-func NotTaken(err error) error { return &answer{err, dialect.Retryable} }
-func NotSent(err error) error  { return &answer{err, dialect.Unreachable} }
 
 // Conn is a connection to a broker. It belongs to one goroutine at a time, and is closed
 // after an error that leaves a message in doubt.
@@ -197,12 +167,13 @@ type Conn interface {
 	io.Closer
 }
 
-// fragile is a Conn that detects a lost connection, and does not open another.
-type fragile interface{ Closed() bool }
-
 // Target returns the broker behind dial as a data source.
 func Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
-	return delivery.Target{Connector: connector(dial), Dialect: messageDialect, DataSource: dataSource, Settings: Settings}
+	connect := func(ctx context.Context) (sender.Link, error) {
+		c, err := dial(ctx)
+		return link{c}, err
+	}
+	return delivery.Target{Connector: sender.Connector(messageDialect, connect), Dialect: messageDialect, DataSource: dataSource, Settings: Settings}
 }
 
 // As returns a Target as one of a known kind, by the kind's name in OpenTelemetry.
@@ -214,115 +185,36 @@ func As(system string, t delivery.Target) delivery.Target {
 
 var messageDialect = &dialect.Dialect{
 	Name: "message", Flavor: sqltext.Messages,
-	Classify: func(err error) dialect.Class {
-		if errors.Is(err, driver.ErrBadConn) {
-			return dialect.Unreachable
+	Classify: sender.Classify, CheckNamedValue: sender.Unchecked,
+	Amend: func(old, to dialect.Call) ([]driver.NamedValue, error) {
+		m, err := read(to.SQL, to.Args)
+		if err != nil {
+			return nil, err
 		}
-		return dialect.Unknown
-	},
-	CheckNamedValue: func(*driver.NamedValue) error { return nil },
-	Readable: func(text string, args []driver.NamedValue) error {
-		_, err := read(text, args)
-		return err
+		if was, err := read(old.SQL, old.Args); err == nil && (was.ID != m.ID || was.UUID != m.UUID) {
+			return nil, errors.New("the parameters id and uuid of a message stay as they are: consumers know it by them")
+		}
+		return to.Args, nil
 	},
 }
 
-type connector func(context.Context) (Conn, error)
+// link is a Conn as a link.
+type link struct{ Conn }
 
-func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	inner, err := c(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: inner}, nil
-}
-
-func (c connector) Driver() driver.Driver { return noDriver{} }
-
-type noDriver struct{}
-
-var errNoDSN = errors.New("bed: a message broker is not opened by a DSN")
-
-func (noDriver) Open(string) (driver.Conn, error) { return nil, errNoDSN }
-
-// conn adapts a Conn to database/sql.
-type conn struct {
-	Conn
-	// lost is set after an error that left a message in doubt.
-	lost bool
-}
-
-var (
-	_ driver.ExecerContext     = (*conn)(nil)
-	_ driver.NamedValueChecker = (*conn)(nil)
-	_ driver.Pinger            = (*conn)(nil)
-	_ driver.SessionResetter   = (*conn)(nil)
-	_ driver.Validator         = (*conn)(nil)
-)
-
-func (c *conn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
-	if err := c.ResetSession(ctx); err != nil {
-		return nil, err
-	}
-	m, err := read(text, args)
-	if err != nil {
-		return nil, err
-	}
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				text := fmt.Sprintf("a %T", p) // a value may be the message's
-				if _, ok := p.(runtime.Error); ok {
-					text = fmt.Sprint(p)
-				}
-				done <- fmt.Errorf("the publisher panicked: %s", text)
-			}
-		}()
-		done <- c.Publish(ctx, m)
-	}()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	c.lost = c.lost || err != nil && !messageDialect.Class(err).Answered()
-	return driver.RowsAffected(1), err
-}
-
-// IsValid implements driver.Validator.
-func (c *conn) IsValid() bool {
-	f, ok := c.Conn.(fragile)
-	return !c.lost && !(ok && f.Closed())
-}
-
-// ResetSession implements driver.SessionResetter: a pool calls it before it reuses an idle
-// connection, which may have been lost.
-func (c *conn) ResetSession(context.Context) error {
-	if !c.IsValid() {
-		return driver.ErrBadConn
-	}
-	return nil
-}
-
-func (c *conn) CheckNamedValue(*driver.NamedValue) error { return nil }
-
-var errNoTx = Refused(errors.New("bed: a message broker has no local transactions"))
-
-func (c *conn) Begin() (driver.Tx, error) { return nil, errNoTx }
-
-// Prepare rejects a text that is not a message.
-func (c *conn) Prepare(text string) (driver.Stmt, error) {
+// Check implements sender.Link.
+func (l link) Check(text string) error {
 	_, err := topicOf(text)
-	return stmt{}, err
+	return err
 }
 
-// stmt is never run: messages are not prepared.
-type stmt struct{}
+// Read implements sender.Link.
+func (l link) Read(text string, args []driver.NamedValue) (func(context.Context) (driver.Result, error), error) {
+	m, err := read(text, args)
+	return func(ctx context.Context) (driver.Result, error) { return driver.RowsAffected(1), l.Publish(ctx, m) }, err
+}
 
-var errPrepared = Refused(errors.New("bed: a message cannot be prepared"))
-
-func (stmt) Close() error                               { return nil }
-func (stmt) NumInput() int                              { return -1 }
-func (stmt) Exec([]driver.Value) (driver.Result, error) { return nil, errPrepared }
-func (stmt) Query([]driver.Value) (driver.Rows, error)  { return nil, errPrepared }
+// Closed implements sender.Link, for a Conn that detects a lost connection and does not open another.
+func (l link) Closed() bool {
+	c, fragile := l.Conn.(interface{ Closed() bool })
+	return fragile && c.Closed()
+}

@@ -75,9 +75,9 @@ type Dialect struct {
 	// CheckNamedValue is the driver's own parameter check, without a connection. Default:
 	// driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error
-	// Readable returns an error for a statement that no attempt could read with these
-	// parameters. Default: the database decides.
-	Readable func(query string, args []driver.NamedValue) error
+	// Amend returns the parameters to store for a statement that an operator puts in place of
+	// old, or why it cannot take its place. Default: the database decides.
+	Amend func(old, to Call) ([]driver.NamedValue, error)
 	// Storable turns a parameter for the driver into a value for the log with the same meaning
 	// on replay. Its error explains why that is impossible. It returns values unchanged that
 	// the log keeps as they are (see entry.EncodeParams). It is not called for nil, a bool, an

@@ -65,7 +65,10 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	if err != nil {
 		return nil, err
 	}
-	if err := deliverable(ctx, target, u.Statements[to.No], to.To); err != nil {
+	if err := deliverable(ctx, target, to.To); err != nil {
+		return nil, err
+	}
+	if err := takesPlace(target.Dialect, u.Statements[to.No], &to.To); err != nil {
 		return nil, err
 	}
 	verdicts, err := s.verdicts(ctx, []*entry.Unit{u})
@@ -97,33 +100,26 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	return done, nil
 }
 
-// readable returns an error for an unreadable message, or for one with another id than before.
-func readable(d *dialect.Dialect, old, to entry.Statement) error {
-	if d.Readable == nil {
+// takesPlace has a message or a call that takes the place of old keep what identifies it.
+func takesPlace(d *dialect.Dialect, old entry.Statement, to *entry.Statement) error {
+	if d.Amend == nil {
 		return nil
+	}
+	was, err := old.Args()
+	if err != nil {
+		was = nil // it could never be sent
 	}
 	args, err := to.Args()
 	if err == nil {
-		err = d.Readable(to.SQL, args)
+		args, err = d.Amend(dialect.Call{SQL: old.SQL, Args: was}, dialect.Call{SQL: to.SQL, Args: args})
+	}
+	if err == nil {
+		to.Params, err = entry.EncodeParams(args)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	if was, err := old.Args(); err == nil && !slices.Equal(names(was), names(args)) {
-		return fmt.Errorf("%w: the parameters id and uuid of a message stay as they are: consumers know it by them", ErrInvalid)
-	}
 	return nil
-}
-
-// names returns the parameters that identify a message.
-func names(args []driver.NamedValue) (of []driver.Value) {
-	for _, name := range []string{"id", "uuid"} {
-		i := slices.IndexFunc(args, func(a driver.NamedValue) bool { return a.Name == name })
-		if of = append(of, nil); i >= 0 {
-			of[len(of)-1] = args[i].Value
-		}
-	}
-	return of
 }
 
 // amend amends and audits a unit, unless it has changed since we looked at it.
@@ -149,11 +145,11 @@ func same(u *entry.Unit) func(*entry.Unit) error {
 }
 
 // deliverable refuses a statement that a job would not deliver in place of the old one.
-func deliverable(ctx context.Context, target delivery.Target, old, to entry.Statement) error {
+func deliverable(ctx context.Context, target delivery.Target, to entry.Statement) error {
 	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []entry.Statement{to}) != nil {
 		return fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
 	}
-	return readable(target.Dialect, old, to)
+	return nil
 }
 
 // amendable says why a unit cannot be amended, regardless of its receipt.

@@ -171,8 +171,8 @@ func (s *Store) toAmend(ctx context.Context, sel *Selection, a Amendment, out *A
 		all = append(all, one)
 	}
 	fit := map[place]map[int]bool{}
-	for _, one := range all {
-		if err := s.fitsAll(ctx, one, fit, out); err != nil {
+	for i := range all {
+		if err := s.fitsAll(ctx, &all[i], fit, out); err != nil {
 			return nil, err
 		}
 	}
@@ -180,20 +180,23 @@ func (s *Store) toAmend(ctx context.Context, sel *Selection, a Amendment, out *A
 }
 
 // fitsAll has each target parse a text, once for each session and number of parameters.
-func (s *Store) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
+func (s *Store) fitsAll(ctx context.Context, one *amending, fit map[place]map[int]bool, out *AmendedAll) error {
 	args, err := one.to.To.Args()
 	if err != nil {
 		return fmt.Errorf("%w: the parameters of entry %s cannot be read", ErrInvalid, one.u.ID)
-	}
-	at := place{one.u.DataSource, one.u.Settings, one.u.Session}
-	if fit[at][len(args)] {
-		return nil
 	}
 	target, err := s.cfg.target(one.u)
 	if err != nil {
 		return err
 	}
-	if err := deliverable(ctx, target, one.u.Statements[one.to.No], one.to.To); err != nil {
+	if err := takesPlace(target.Dialect, one.u.Statements[one.to.No], &one.to.To); err != nil {
+		return err
+	}
+	at := place{one.u.DataSource, one.u.Settings, one.u.Session}
+	if fit[at][len(args)] {
+		return nil
+	}
+	if err := deliverable(ctx, target, one.to.To); err != nil {
 		return err
 	}
 	unprepared, err := s.fits(ctx, target, one.to.To)

@@ -105,8 +105,8 @@ func (s *Store) triable(u *entry.Unit) (to delivery.Target, err error) {
 	if errors.As(target.SameAccount(&to, u), &elsewhere) {
 		return to, fmt.Errorf("%w: %s", ErrInvalid, s.cfg.Clean(elsewhere.Why))
 	}
-	if to.Dialect.Flavor == sqltext.Messages {
-		return to, fmt.Errorf("%w: it is a message, and a broker has no transaction that could be rolled back", ErrInvalid)
+	if !to.Dialect.Flavor.IsSQL() {
+		return to, fmt.Errorf("%w: its data source is no database, and has no transaction that could be rolled back", ErrInvalid)
 	}
 	if err := onlyDML(context.Background(), to.Dialect, nil, u); err != nil {
 		return to, err

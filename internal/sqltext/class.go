@@ -1,20 +1,37 @@
 package sqltext
 
+import "strings"
+
 // Flavor is the SQL dialect of a database: its comments, quotes and keywords.
 type Flavor uint8
 
-// The flavors. ANSI has standard quoting and keywords only. MySQL includes MariaDB. Messages
-// is for a message broker: each text is [Publish] and a topic.
+// The flavors. ANSI has standard quoting and keywords only. MySQL includes MariaDB. The others are
+// no SQL: each text is a prefix and a name. For a message broker that is [Publish] and a topic,
+// for an HTTP service [Call], a method and a path.
 const (
 	ANSI Flavor = iota
 	MySQL
 	Postgres
 	SQLite
 	Messages
+	Calls
 )
 
-// Publish begins the text of a message.
-const Publish = "PUBLISH "
+// Publish begins the text of a message, Call that of a call.
+const (
+	Publish = "PUBLISH "
+	Call    = "CALL "
+)
+
+// IsSQL reports whether the texts of f are SQL. A data source of another flavor has neither local
+// transactions nor receipts, and each of its writes is a unit of its own.
+func (f Flavor) IsSQL() bool { return f < Messages }
+
+// write reports whether text is a write of f, which is no SQL.
+func (f Flavor) write(text string) bool {
+	name, ok := strings.CutPrefix(text, [...]string{Messages: Publish, Calls: Call}[f])
+	return ok && name != ""
+}
 
 // PublishKey is the name of the parameter for a message's order key.
 const PublishKey = "key"

@@ -34,8 +34,8 @@ func quotings(f Flavor, text string) []Quoting {
 
 // ClassifyAs is [Classify] for a session with a known quoting.
 func ClassifyAs(f Flavor, q Quoting, text string) Class {
-	if f == Messages {
-		if len(text) > len(Publish) && strings.HasPrefix(text, Publish) {
+	if !f.IsSQL() {
+		if f.write(text) {
 			return Class{Kind: DML}
 		}
 		return Class{Kind: Opaque}

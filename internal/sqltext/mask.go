@@ -8,8 +8,11 @@ import "strings"
 // names of tables. Texts that differ only in values and in their number of rows become
 // equal.
 func Mask(f Flavor, text string) string {
-	if f == Messages {
+	switch f {
+	case Messages:
 		return text
+	case Calls:
+		return maskPath(text)
 	}
 	c := values{lex: lexer{text: text, flavor: f}}
 	c.advance()
@@ -41,6 +44,19 @@ func Mask(f Flavor, text string) string {
 		}
 	}
 	return out.String()
+}
+
+// maskPath replaces the segments of a call's path that look like values: they hold a digit, an
+// escape or more than 40 bytes. A version (v2) is none.
+func maskPath(text string) string {
+	segments := strings.Split(text, "/")
+	for i, s := range segments {
+		version := strings.HasPrefix(s, "v") && strings.Trim(s[1:], "0123456789") == ""
+		if i > 0 && !version && (strings.ContainsAny(s, "0123456789%") || len(s) > 40) {
+			segments[i] = "?"
+		}
+	}
+	return strings.Join(segments, "/")
 }
 
 // values moves over all of a text and finds the values among its tokens.

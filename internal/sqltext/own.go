@@ -18,7 +18,7 @@ func (f Flavor) Pick(from Texts) string {
 		return from.MySQL
 	case Postgres:
 		return from.Postgres
-	case SQLite, ANSI, Messages:
+	case SQLite, ANSI, Messages, Calls:
 		return from.SQLite
 	}
 	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))

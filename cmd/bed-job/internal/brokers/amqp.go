@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/sender"
 )
 
 // readAMQP reads amqp://user:password@host:5672/vhost?topic=queue. The value of topic is the
@@ -124,13 +125,13 @@ func (c *amqpConn) open() (err error) {
 
 func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err := c.open(); err != nil {
-		return broker.NotSent(err)
+		return sender.NotSent(err)
 	}
 	if err := c.alarmed(); err != nil {
-		return broker.NotSent(err)
+		return sender.NotSent(err)
 	}
 	if err := broker.AMQPForm.Check(m, c.conn.Config.FrameSize); err != nil {
-		return broker.Refused(err)
+		return sender.Refused(err)
 	}
 	headers := amqp.Table{}
 	for key, value := range m.Metadata {
@@ -150,7 +151,7 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	switch {
 	case len(c.returned) > 0: // it comes before the confirmation
 		r := <-c.returned
-		return broker.NotTaken(fmt.Errorf("the broker returned the message: %d %s", r.ReplyCode, r.ReplyText))
+		return sender.NotTaken(fmt.Errorf("the broker returned the message: %d %s", r.ReplyCode, r.ReplyText))
 	case taken:
 		return nil
 	case !c.channel.IsClosed():
@@ -160,9 +161,9 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	case err == nil:
 		return amqp.ErrClosed
 	case err.Code == amqp.NotFound, err.Code == amqp.AccessRefused:
-		return broker.NotTaken(err)
+		return sender.NotTaken(err)
 	case err.Code == amqp.PreconditionFailed: // RabbitMQ checks the message before it routes it
-		return broker.Refused(err)
+		return sender.Refused(err)
 	default:
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/sender"
 )
 
 // readKafka reads kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&partitioner=murmur2.
@@ -159,9 +160,9 @@ func (c *kafkaConn) Publish(ctx context.Context, m *broker.Message) error {
 	err := c.client.ProduceSync(ctx, record).FirstErr()
 	switch {
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidTopicException), errors.Is(err, kerr.InvalidRecord):
-		return broker.Refused(err)
+		return sender.Refused(err)
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed):
-		return broker.NotTaken(err)
+		return sender.NotTaken(err)
 	}
 	return err
 }

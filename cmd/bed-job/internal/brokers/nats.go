@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/sender"
 )
 
 // readNATS reads nats://user:password@host:4222,…?credentials=FILE. tls:// takes TLS.
@@ -94,7 +95,7 @@ type natsConn struct {
 
 func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err := broker.NATSForm.Check(m, 0); err != nil {
-		return broker.Refused(err)
+		return sender.Refused(err)
 	}
 	msg := nats.NewMsg(m.Topic)
 	msg.Data = m.Payload
@@ -109,13 +110,13 @@ func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
 	var answer *jetstream.APIError
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject):
-		return broker.Refused(err)
+		return sender.Refused(err)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
-		return broker.NotTaken(fmt.Errorf("no stream takes the subject: %w", err))
+		return sender.NotTaken(fmt.Errorf("no stream takes the subject: %w", err))
 	case errors.As(err, &answer) && (answer.ErrorCode == streamMessageExceedsMaximum || answer.ErrorCode == streamHeaderExceedsMaximum):
-		return broker.Refused(err)
+		return sender.Refused(err)
 	case errors.As(err, &answer), errors.Is(err, nats.ErrPermissionViolation):
-		return broker.NotTaken(err)
+		return sender.NotTaken(err)
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -91,7 +92,7 @@ func TestParkedMessageIsNotDroppedAsADuplicate(t *testing.T) {
 	m := &broker.Message{ID: entry.NewID(), UUID: msg.UUID, Topic: "orders", Payload: msg.Payload} // as a consumer parks it
 	text, args, err := broker.Statement(m)
 	must(t, err)
-	params, err := entry.EncodeParams(broker.Named(args))
+	params, err := entry.EncodeParams(sender.Named(args))
 	must(t, err)
 	u := &entry.Unit{ID: m.ID, DataSource: "events", Settings: broker.Settings, Statements: []entry.Statement{{SQL: text, Params: params}}}
 	must(t, log.Add(t.Context(), time.Minute, u))
