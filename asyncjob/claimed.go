@@ -177,7 +177,9 @@ func (u *claimed) judge(a try) claim.Result {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.PushBack(verdict)
 	}
-	if errors.As(a.Err, new(*target.ElsewhereError)) {
+	advice := dialect.AdviceOf(a.Err)
+	if u.InDoubt = u.InDoubt && !advice.Final; advice.Operator || errors.As(a.Err, new(*target.ElsewhereError)) {
+		u.InDoubt = verdict.InDoubt
 		return u.block(a.Err)
 	}
 	if _, ok := d.src.needsOperator(a.Err); ok {
@@ -197,7 +199,7 @@ func (u *claimed) judge(a try) claim.Result {
 		// Another attempt is in flight, or was just now: this is not a try.
 		verdict.After = claim.Shortly
 		return u.PushBack(verdict)
-	case a.Class == dialect.Contention:
+	case a.Class == dialect.Contention, advice.Busy:
 		return u.contended(a, verdict)
 	case a.Class == dialect.Refused, a.Class == dialect.Duplicate:
 		return claim.Result{Kind: claim.Open}
@@ -236,10 +238,15 @@ func (u *claimed) contended(a try, verdict entry.Verdict) claim.Result {
 	if took >= contendedMost {
 		return u.retryLater(a, verdict)
 	}
-	verdict.After = jitter.Pause(2 * max(claim.Shortly, min(took/2, u.drain.job.cfg.RetryDelay)))
+	verdict.After = u.after(a, jitter.Pause(2*max(claim.Shortly, min(took/2, u.drain.job.cfg.RetryDelay))))
 	u.Logger().WithFields(logrus.Fields{"error": u.drain.src.describe(a.Err), "contended_for": took.Round(time.Second).String()}).
 		Info("not delivered: other transactions were in the way; no try is counted")
 	return u.PushBack(verdict)
+}
+
+// after is the pause before the next try: the data source's wish, if that is longer than own.
+func (u *claimed) after(a try, own time.Duration) time.Duration {
+	return max(own, min(dialect.AdviceOf(a.Err).After, u.drain.job.cfg.RetryDelayMax))
 }
 
 // retryLater judges an attempt that may succeed later.
@@ -261,7 +268,7 @@ func (u *claimed) retryLater(a try, verdict entry.Verdict) claim.Result {
 	}
 	verdict.CountTry = true
 	if tries := u.Tries + 1; tries < cfg.MaxDeliveryTryTimes {
-		verdict.After = cfg.retryDelay(tries)
+		verdict.After = u.after(a, cfg.retryDelay(tries))
 		r := u.release(verdict, claim.Failed)
 		if r.Kind == claim.Failed {
 			d.failures.tell(u.Logger(), logrus.WarnLevel, "not delivered", said, verdict.After)

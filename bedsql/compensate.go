@@ -48,8 +48,8 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 		return notRecorded("the soft transaction is immediate; begin it with Staged or WithTx")
 	case s.key != nil || under.key != nil:
 		return unusable("a group under it cannot be compensated")
-	case c.c.sendsMessages():
-		return notRecorded("a message cannot compensate; publish it after End")
+	case !c.c.isSQL():
+		return notRecorded("a message or a call cannot compensate; send it after End")
 	case under.unlogged:
 		return notRecorded("it must not be unlogged")
 	case c.tx != nil && !s.home.isOf(c):

@@ -190,10 +190,8 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 	if s.class.Kind != sqltext.DML {
 		return c.control(ctx, under, s)
 	}
-	if c.c.dialect.Flavor == sqltext.Messages {
-		if err := under.message(&s.Call); err != nil {
-			return attempt.Reply{}, err
-		}
+	if !c.c.isSQL() {
+		return c.dispatch(ctx, under, s)
 	}
 	if under.required.Given() {
 		if err := under.require(&s.Call); err != nil {

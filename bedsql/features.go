@@ -19,8 +19,10 @@ type features struct {
 	ordered bool
 	// met is set for the query by which WithTx meets the connection of its transaction.
 	met *home
-	// id is the message's, and its entry's.
+	// id is the message's or call's, and its entry's.
 	id string
+	// called is the write of a call under its key.
+	called *keyed.Write
 }
 
 // asked attends to the query of WithTx, and to a compensation. done is false if the statement goes
@@ -45,12 +47,15 @@ func (under scope) submit(ctx context.Context, c *Conn, s statement) (r attempt.
 		}
 		to = turn
 	}
-	if under.key == nil {
+	w := under.called
+	switch {
+	case w != nil:
+	case under.key == nil:
 		return c.submit(ctx, under, s, to)
-	}
-	w, err := under.key.Take(c.c.keys)
-	if err != nil {
-		return r, err
+	default:
+		if w, err = under.key.Take(c.c.keys); err != nil {
+			return r, err
+		}
 	}
 	w.To = to
 	if r, err = c.submit(ctx, under, s, w); !w.Sent {
@@ -73,7 +78,7 @@ func (t *localTx) deliverer() (to deliverer) {
 
 // exactlyOnce reports whether a write in s leaves a receipt.
 func (s scope) exactlyOnce(cfg *Config) bool {
-	if s.id != "" { // a message
+	if s.id != "" { // a message or a call
 		return false
 	}
 	g := cfg.Guarantee

@@ -2,48 +2,115 @@ package bedsql
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/group"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// To a broker each message is a unit of its own, with the message's id. A broker has no local
-// transactions and keeps no receipts.
+// A message to a broker and a call of a service are units of their own, with an id that they bring
+// along. Neither has local transactions or receipts in a database.
 
-// message applies s to a message, whose id is its first argument. It returns an error for settings
-// that make no sense for a message.
-func (s *scope) message(call *dialect.Call) error {
-	keyed := s.key != nil || s.soft != nil && s.soft.key != nil
+// dispatch routes a message or a call.
+func (c *Conn) dispatch(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
+	apply := (*scope).message
+	if c.c.dialect.Flavor == sqltext.Calls {
+		apply = (*scope).call
+	}
+	if len(s.Args) > 0 {
+		under.id, _ = s.Args[0].Value.(string)
+	}
 	switch {
-	case s.required.Given():
-		return errors.New("bed: the message was neither logged nor sent: it changes no rows, so RequireRows and AtLeastRows make no sense for it; publish it under a context without them")
-	case keyed && !s.unlogged && !s.soft.isHome():
+	case under.required.Given():
+		return r, errors.New("bed: a message or a call changes no rows, so RequireRows and AtLeastRows make no sense for it: send it under a context without them")
+	case under.id == "":
+		return r, errors.New("bed: a message or a call begins with its id, and the first parameter is none")
+	}
+	if err := apply(&under, c.c, &s.Call); err != nil {
+		return r, err
+	}
+	under.key = nil
+	defer func() {
+		if err != nil && under.called != nil && !under.called.Sent {
+			under.called.Back()
+		}
+	}()
+	switch soft := c.stagedIn(under); {
+	case soft != nil:
+		return soft.record(ctx, under, c, s)
+	case under.unlogged:
+		return c.passThrough(ctx, under, s)
+	}
+	return under.submit(ctx, c, s)
+}
+
+// add adds a parameter to a message or a call.
+func add(call *dialect.Call, name string, value any) {
+	call.Args = append(slices.Clip(call.Args), driver.NamedValue{Name: name, Ordinal: len(call.Args) + 1, Value: value})
+}
+
+// message applies s to a message.
+func (s *scope) message(_ *connector, call *dialect.Call) error {
+	keyed := s.key != nil || s.soft != nil && s.soft.key != nil
+	if keyed && !s.unlogged && !s.soft.isHome() {
 		return unusable("a broker keeps no receipts, so the request sent again would publish its message again; " +
 			"publish it in a soft transaction made by WithTx, whose transaction is begun under the key")
 	}
-	s.key = nil
-	if len(call.Args) > 0 {
-		s.id, _ = call.Args[0].Value.(string)
-	}
-	if s.id == "" {
-		return errors.New("bed: the message was neither logged nor sent: its first parameter is not its id")
-	}
 	if s.ordered && !s.unlogged {
-		call.Args = append(slices.Clip(call.Args), driver.NamedValue{Name: sqltext.PublishKey, Ordinal: len(call.Args) + 1, Value: s.order})
+		add(call, sqltext.PublishKey, s.order)
 	}
 	return nil
 }
 
+// call gives a call the key by which the service recognizes its attempts: the entry's own, or for a
+// request under a key that one, so that the request sent again makes the same calls. Of the calls of
+// a staged soft transaction each has a part of the key.
+func (s *scope) call(c *connector, call *dialect.Call) (err error) {
+	key, of := s.key, s.id
+	if key == nil && s.soft != nil {
+		key = s.soft.key
+	}
+	if key != nil && !s.unlogged && !s.soft.isHome() {
+		if s.soft != nil && s.soft.staged != nil {
+			if n := s.soft.staged.call(s.soft, c.target.DataSource); n > 1 {
+				key = key.Part(fmt.Sprint("call ", n))
+			}
+		}
+		if s.called, err = key.Take(c.keys); err != nil {
+			return err
+		}
+		s.called.Peer, of = true, s.called.Receipt()
+	}
+	add(call, sqltext.CallKey, fmt.Sprintf("bed-%x", sha256.Sum256(entry.Apart(c.receipts.LogIdentity, c.target.DataSource, of))))
+	if s.called != nil {
+		add(call, sqltext.CallRequest, true)
+	}
+	return nil
+}
+
+// call counts the calls of a service in a group.
+func (g *staging) call(s *SoftTransaction, dataSource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.calls == nil {
+		g.calls = map[string]int{}
+	}
+	g.calls[dataSource]++
+	return g.calls[dataSource]
+}
+
 // takes reports whether a write goes into the unit u of its data source.
 func (u *stagedUnit) takes(w *stagedWrite) bool {
-	return u.c.target.DataSource == w.c.target.DataSource && !w.c.sendsMessages()
+	return u.c.target.DataSource == w.c.target.DataSource && w.c.isSQL()
 }
 
 // lanesOf groups units for delivery side by side. The units of one broker follow one another.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -43,8 +44,9 @@ type staging struct {
 	writes []*stagedWrite
 	// sums are by data source; the sum of the compensations has an empty name.
 	sums map[string]stagedSum
-	// messages means that there are messages among the writes.
-	messages bool
+	// sent means that there are messages or calls among the writes; calls counts calls by data source.
+	sent  bool
+	calls map[string]int
 }
 
 // stagedSum is the size of the writes recorded for one unit.
@@ -70,8 +72,8 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 	if sum.statements > 0 && sum.session != writes[0].session {
 		return sum, fmt.Errorf("%w: the session of an earlier write for %s had other values of Config.SessionSettings", ErrStaged, c.target.DataSource)
 	}
-	if w := writes[0]; w.undo && g.messages || c.sendsMessages() && g.sums[""].statements > 0 {
-		return sum, fmt.Errorf("%w: a compensable group publishes no messages, because nothing compensates them: publish after its End, or in a soft transaction of their own", ErrStaged)
+	if w := writes[0]; w.undo && g.sent || !c.isSQL() && g.sums[""].statements > 0 {
+		return sum, fmt.Errorf("%w: a compensable group sends no messages or calls, because nothing compensates them: send them after its End, or in a soft transaction of their own", ErrStaged)
 	}
 	sum = g.sums[writes[0].unit()]
 	sum.settings, sum.session = c.target.Settings, writes[0].session
@@ -91,7 +93,7 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 // add adds admitted writes, with sum as the new size.
 func (g *staging) add(sum stagedSum, writes ...*stagedWrite) {
 	g.sums[writes[0].unit()] = sum
-	g.messages = g.messages || writes[0].c.sendsMessages()
+	g.sent = g.sent || !writes[0].c.isSQL()
 	g.writes = append(g.writes, writes...)
 }
 
@@ -106,7 +108,7 @@ func (g *staging) remove(gone func(*stagedWrite) bool, why error) {
 		sum.statements--
 		sum.bytes -= len(w.statement.SQL) + len(w.statement.Params)
 		g.sums[name] = sum
-		w.set(nil, why)
+		drop([]*stagedWrite{w}, why)
 		return true
 	})
 }
@@ -116,8 +118,9 @@ type stagedWrite struct {
 	c         *connector
 	statement entry.Statement
 	receipt   bool
-	// id is a message's.
-	id string
+	// id is a message's or a call's, called a call's write under its key.
+	id     string
+	called *keyed.Write
 	// undo means a compensation, without a result.
 	undo  bool
 	order string // its order key
@@ -216,6 +219,7 @@ func (t *stagedTx) rollbackTo(n int) {
 // drop gives its reason to writes that will not be sent.
 func drop(writes []*stagedWrite, why error) {
 	for _, w := range writes {
+		w.called.Back()
 		w.set(nil, why)
 	}
 }
@@ -242,7 +246,7 @@ func (s *SoftTransaction) exactlyOnceOn(under scope, c *Conn) bool {
 	if t := c.stagedTx; t != nil {
 		return t.receipt || under.ordered
 	}
-	if c.c.sendsMessages() {
+	if !c.c.isSQL() {
 		return false
 	}
 	return s.key != nil || under.undo || s.home.compensable() || under.exactlyOnce(&c.c.cfg)
@@ -295,7 +299,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	if undo {
 		order = "" // it undoes what its group did, whatever was delivered since
 	}
-	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt, order: order, id: under.id, undo: undo}
+	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt, order: order, id: under.id, called: under.called, undo: undo}
 	if c.c.cfg.Bus != nil && s.home != nil {
 		w.trace = c.c.cfg.Bus.TraceParent(ctx)
 	}

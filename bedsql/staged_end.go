@@ -143,7 +143,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			u.unit.Order = order.With(u.unit.Order, w.order)
 		}
 		u.unit.Statements = statements
-		withKey := s.key != nil
+		withKey := s.key != nil && u.c.isSQL()
 		if s.home != nil {
 			u.keyed = s.home.keys[u.c.target.DataSource]
 			withKey = u.keyed != nil
@@ -165,6 +165,9 @@ func (u *stagedUnit) open(s *SoftTransaction, w *stagedWrite, withKey, receipt b
 	u.unit.Session = cmp.Or(w.session, u.unit.Session)
 	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
 	u.unit.TraceParent = w.trace
+	if w.called != nil {
+		u.keyed = w.called
+	}
 	if withKey && u.keyed == nil {
 		u.keyed, err = s.key.Take(u.c.keys)
 	}

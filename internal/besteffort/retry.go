@@ -17,14 +17,14 @@ import (
 // retry runs the unit again until it is delivered, refused, or its retries are
 // used up.
 func (d *Deliverer) retry(ctx context.Context, w *InFlight) error {
-	if w.hung {
+	if advice := dialect.AdviceOf(w.Outcome.Err); w.hung || advice.Operator || advice.After > d.RetryTimeout {
 		return d.handOver(ctx, w)
 	}
 	rctx, cancel := context.WithTimeout(ctx, d.RetryTimeout)
 	defer cancel()
 	pause := d.Pause(d.RetryMax)
 	for tries := 0; tries < d.SyncMaxDeliveryTryTimes; {
-		if !jitter.Sleep(rctx, pause.NextBackOff()) || w.lease.Lost() {
+		if !jitter.Sleep(rctx, max(pause.NextBackOff(), dialect.AdviceOf(w.Outcome.Err).After)) || w.lease.Lost() {
 			break
 		}
 		w.Unit.InDoubt = w.doubt == inDoubt
@@ -40,7 +40,7 @@ func (d *Deliverer) retry(ctx context.Context, w *InFlight) error {
 			return nil
 		case w.Outcome.Class == dialect.Refused, w.Outcome.Class == dialect.Duplicate:
 			return d.refused(ctx, w)
-		case w.hung, LacksRights(w.Outcome.Err):
+		case w.hung, LacksRights(w.Outcome.Err), dialect.AdviceOf(w.Outcome.Err).Operator:
 			return d.handOver(ctx, w)
 		}
 	}
@@ -108,7 +108,8 @@ func (d *Deliverer) handOver(ctx context.Context, w *InFlight) error {
 		return w.Pending(fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, w.Outcome.Err))
 	}
 	// The job need not wait for the end of the lease. If the report fails, the lease runs out.
-	_ = d.Release(ctx, w, entry.Verdict{InDoubt: w.doubt == inDoubt, Contended: w.Outcome.Class == dialect.Contention, Err: w.Outcome.Err.Error()})
+	contended := w.Outcome.Class == dialect.Contention || dialect.AdviceOf(w.Outcome.Err).Busy
+	_ = d.Release(ctx, w, entry.Verdict{InDoubt: w.doubt == inDoubt, Contended: contended, Err: w.Outcome.Err.Error()})
 	d.reports.warn(w.Unit, d.Dialect.Describe(w.Outcome.Err), "bed: the write is left to the job")
 	return w.Pending(w.Outcome.Err)
 }
@@ -116,6 +117,9 @@ func (d *Deliverer) handOver(ctx context.Context, w *InFlight) error {
 // refused answers a refusal, or the certainty that nothing was sent and nothing will be. It must
 // remove the entry before the caller gets its answer.
 func (d *Deliverer) refused(ctx context.Context, w *InFlight) error {
+	if dialect.AdviceOf(w.Outcome.Err).Final {
+		w.decided(false)
+	}
 	switch {
 	case w.doubt == inDoubt && w.Unit.Receipt != "":
 		if w.parks() {

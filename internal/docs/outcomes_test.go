@@ -48,7 +48,7 @@ func TestEveryErrorHasAnOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs := []string{"listener", "internal/dialect", "internal/attempt", "internal/besteffort", "internal/broker", "internal/keyed", "internal/removal", std}
+	dirs := []string{"listener", "internal/dialect", "internal/attempt", "internal/besteffort", "internal/broker", "internal/keyed", "internal/removal", "internal/sender", "internal/service", std}
 	if err := filepath.WalkDir(filepath.Join(root, "bedsql"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			path, err = filepath.Rel(root, path)

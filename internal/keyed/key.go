@@ -69,6 +69,8 @@ type Write struct {
 	}
 	// Sent means that the unit went to To.
 	Sent bool
+	// Peer means that the data source is a service that keeps the receipt itself.
+	Peer bool
 
 	key     *Key
 	src     *Source
@@ -121,7 +123,8 @@ func (w *Write) Settle(out *attempt.Outcome, err error) {
 	if w == nil {
 		return
 	}
-	if out.Replayed {
+	peer, _ := out.Result.(interface{ Replayed() bool })
+	if out.Replayed || peer != nil && peer.Replayed() {
 		w.key.of.replayed.Store(true)
 	}
 	var refused *listener.RefusedError
@@ -143,9 +146,12 @@ func (w *Write) Back() {
 	}
 }
 
+// Receipt is the id of the key's receipt. It names the key, its part and the data source.
+func (w *Write) Receipt() string { return w.receipt }
+
 // Mark puts a unit under the key. w may be nil.
 func (w *Write) Mark(u *entry.Unit) {
-	if w != nil {
+	if w != nil && !w.Peer {
 		u.Receipt, u.Fingerprint = w.receipt, w.key.request(u.Statements...).Fingerprint()
 	}
 }

@@ -33,8 +33,13 @@ func (f Flavor) write(text string) bool {
 	return ok && name != ""
 }
 
-// PublishKey is the name of the parameter for a message's order key.
-const PublishKey = "key"
+// PublishKey is the name of the parameter for a message's order key, CallKey for a call's idempotency
+// key. CallRequest marks a key that names a request of the application.
+const (
+	PublishKey  = "key"
+	CallKey     = "key"
+	CallRequest = "request"
+)
 
 // String returns the database's name in configurations.
 func (f Flavor) String() string {

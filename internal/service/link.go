@@ -1,0 +1,219 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/sender"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+const (
+	// MaxAnswer is the size of the largest answer that is handed on; a StatusError has the first
+	// maxRefusal bytes.
+	MaxAnswer  = 1 << 20
+	maxRefusal = 64 << 10
+	// maxHeader bounds the headers of an answer.
+	maxHeader = 1 << 20
+)
+
+// Answer is a service's answer to a delivered call.
+type Answer struct {
+	Status int
+	Header http.Header
+	// Body is nil if it is larger than MaxAnswer, or broke off.
+	Body []byte
+}
+
+// LastInsertId implements driver.Result.
+func (*Answer) LastInsertId() (int64, error) { return driver.RowsAffected(1).LastInsertId() }
+
+// RowsAffected implements driver.Result.
+func (*Answer) RowsAffected() (int64, error) { return 1, nil }
+
+// Replayed reports whether an earlier request under the key was answered so.
+func (a *Answer) Replayed() bool { return a.Header.Get(Replayed) != "" }
+
+// Service is an HTTP service. It is safe for concurrent use.
+type Service struct {
+	// Base is its base URL; Open checks it.
+	Base *url.URL
+	// Client sends the calls. It adds the credentials.
+	Client *http.Client
+	// Answered hears of each delivery; may be nil.
+	Answered func(id string, a *Answer)
+}
+
+// Open returns the service at a base URL. The client is copied: the copy follows no redirects, which
+// could carry the call and its credentials elsewhere.
+func Open(client *http.Client, base string) (*Service, error) {
+	bad := errors.New("bed: the base URL of a service is http:// or https://, a host, and maybe a path; no user, query or fragment")
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(base, "#") {
+		return nil, bad // url.Parse's error would quote it
+	}
+	if path := strings.TrimSuffix(u.EscapedPath(), "/"); path != "" && checkPath(path) != nil {
+		return nil, bad
+	}
+	c := *client
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if c.Transport == nil {
+		c.Transport = http.DefaultTransport
+	}
+	if t, ok := c.Transport.(*http.Transport); ok && t.MaxResponseHeaderBytes == 0 {
+		t = t.Clone()
+		t.MaxResponseHeaderBytes = maxHeader
+		c.Transport = t
+	}
+	return &Service{Base: u, Client: &c}, nil
+}
+
+// Target returns the service as a data source.
+func (s *Service) Target(dataSource string) delivery.Target {
+	connect := func(context.Context) (sender.Link, error) { return link{s}, nil }
+	return delivery.Target{Connector: sender.Connector(callDialect, connect), Dialect: callDialect, DataSource: dataSource, Settings: Settings}
+}
+
+var callDialect = &dialect.Dialect{
+	Name: "http", System: "http", Flavor: sqltext.Calls,
+	Classify: sender.Classify, CheckNamedValue: sender.Unchecked, Amend: amend,
+}
+
+// link sends calls through the service's client, which has its own connections.
+type link struct{ *Service }
+
+func (l link) Check(text string) error {
+	c, err := addressOf(text)
+	if err == nil {
+		err = checkPath(c.Path)
+	}
+	return err
+}
+
+func (l link) Read(text string, args []driver.NamedValue) (func(context.Context) (driver.Result, error), error) {
+	c, err := read(text, args)
+	return func(ctx context.Context) (driver.Result, error) {
+		a, err := l.send(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if l.Answered != nil {
+			l.Answered(c.ID, a)
+		}
+		return a, nil
+	}, err
+}
+
+func (l link) Closed() bool { return false }
+
+func (l link) Close() error { return nil }
+
+// Ping asks for the base URL. Any answer will do but those of a proxy whose service is away.
+func (l link) Ping(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodHead, l.Base.String(), nil)
+	if err != nil {
+		return err
+	}
+	res, err := l.Client.Do(r)
+	if err != nil {
+		return unsent(err, false)
+	}
+	_ = res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return sender.NotSent(fmt.Errorf("the service is away: what stands before it answers %s", res.Status))
+	}
+	return nil
+}
+
+// send sends a call and reads its answer.
+func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
+	var asked, dialled atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { asked.Store(true) }, GotConn: func(httptrace.GotConnInfo) { dialled.Store(true) },
+	})
+	u := *l.Base
+	u.RawPath = strings.TrimSuffix(u.EscapedPath(), "/") + c.Path
+	u.Path, _ = url.PathUnescape(u.RawPath) // they were checked
+	u.RawQuery = c.Query
+	r, err := http.NewRequestWithContext(ctx, c.Method, u.String(), bytes.NewReader(c.Body))
+	if err != nil {
+		return nil, sender.Refused(errors.New("bed: the call cannot be sent: its address is malformed"))
+	}
+	for name, values := range c.Header {
+		r.Header[name] = values
+	}
+	r.Header.Set("Idempotency-Key", `"`+c.Key+`"`)
+	res, err := l.Client.Do(r)
+	if err != nil {
+		return nil, unsent(err, asked.Load() && !dialled.Load())
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode >= 300 {
+		body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
+		if err := judge(c.Scoped, &StatusError{Status: res.StatusCode, Header: res.Header, Body: body}); err != nil {
+			return nil, err
+		}
+		return &Answer{Header: res.Header}, nil // its response is lost
+	}
+	if err := judge(c.Scoped, &StatusError{Status: res.StatusCode, Header: res.Header}); err != nil {
+		return nil, err
+	}
+	a := &Answer{Status: res.StatusCode, Header: res.Header}
+	if body, err := io.ReadAll(io.LimitReader(res.Body, MaxAnswer+1)); err == nil && len(body) <= MaxAnswer {
+		a.Body = body
+	}
+	return a, nil
+}
+
+// unsent gives an error without an answer its meaning; certain means that there never was a
+// connection. It drops the address, which may hold values.
+func unsent(err error, certain bool) error {
+	var (
+		of     *url.Error
+		name   *net.DNSError
+		op     *net.OpError
+		cert   *tls.CertificateVerificationError
+		alert  tls.AlertError
+		record tls.RecordHeaderError
+		host   x509.HostnameError
+		ca     x509.UnknownAuthorityError
+	)
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	switch {
+	case errors.As(err, &name) && name.IsNotFound, errors.As(err, &cert), errors.As(err, &alert) && ofHandshake[alert], errors.As(err, &record),
+		errors.As(err, &host), errors.As(err, &ca), errors.Is(err, http.ErrSchemeMismatch):
+		return &misled{err}
+	case certain, errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
+		return sender.NotSent(err)
+	}
+	return err
+}
+
+// ofHandshake are the alerts by which a server turns a client away, which TLS 1.3 reads after the request
+// was sent: handshake, certificates, access, version, name.
+var ofHandshake = map[tls.AlertError]bool{40: true, 42: true, 43: true, 44: true, 45: true, 46: true, 48: true, 49: true, 70: true, 71: true, 112: true, 116: true, 120: true}
+
+// misled is an error of the address or the certificates: nothing was sent to the service.
+type misled struct{ error }
+
+func (e *misled) Unwrap() error          { return e.error }
+func (*misled) Certainly() dialect.Class { return dialect.Retryable }
+func (*misled) Advice() dialect.Advice   { return dialect.Advice{Operator: true} }
+func (e *misled) Shown() string          { return e.Error() }
