@@ -200,6 +200,11 @@ func isOwn(name string) bool {
 	return slices.Contains(own, name) || strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "Idempotency-")
 }
 
+// Configurable reports whether the job's configuration may set a header for each call.
+func Configurable(name string) bool {
+	return name != "" && strings.Trim(name, tokens) == "" && (!isOwn(name) || name == "Authorization" || name == "Cookie")
+}
+
 // amend lets an operator change the query and the body of a call. The service knows the old key by
 // the old request, so the call gets another.
 func amend(old, to dialect.Call) ([]driver.NamedValue, error) {

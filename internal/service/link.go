@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// MaxAnswer is the size of the largest answer that is handed on; a StatusError has the first
+	// maxAnswer is the size of the largest body that is handed on; a StatusError has the first
 	// maxRefusal bytes.
-	MaxAnswer  = 1 << 20
+	maxAnswer  = 1 << 20
 	maxRefusal = 64 << 10
-	// maxHeader bounds the headers of an answer.
-	maxHeader = 1 << 20
+	// MaxHeader bounds the headers of an answer.
+	MaxHeader = 1 << 20
 )
 
 // Answer is a service's answer to a delivered call.
 type Answer struct {
 	Status int
 	Header http.Header
-	// Body is nil if it is larger than MaxAnswer, or broke off.
+	// Body is nil if it is larger than 1 MiB, or broke off.
 	Body []byte
 }
 
@@ -76,7 +76,7 @@ func Open(client *http.Client, base string) (*Service, error) {
 	}
 	if t, ok := c.Transport.(*http.Transport); ok && t.MaxResponseHeaderBytes == 0 {
 		t = t.Clone()
-		t.MaxResponseHeaderBytes = maxHeader
+		t.MaxResponseHeaderBytes = MaxHeader
 		c.Transport = t
 	}
 	return &Service{Base: u, Client: &c}, nil
@@ -174,7 +174,7 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 		return nil, err
 	}
 	a := &Answer{Status: res.StatusCode, Header: res.Header}
-	if body, err := io.ReadAll(io.LimitReader(res.Body, MaxAnswer+1)); err == nil && len(body) <= MaxAnswer {
+	if body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err == nil && len(body) <= maxAnswer {
 		a.Body = body
 	}
 	return a, nil
@@ -199,7 +199,7 @@ func unsent(err error, certain bool) error {
 	switch {
 	case errors.As(err, &name) && name.IsNotFound, errors.As(err, &cert), errors.As(err, &alert) && ofHandshake[alert], errors.As(err, &record),
 		errors.As(err, &host), errors.As(err, &ca), errors.Is(err, http.ErrSchemeMismatch):
-		return &misled{err}
+		return Misled(err)
 	case certain, errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
 		return sender.NotSent(err)
 	}
@@ -210,7 +210,10 @@ func unsent(err error, certain bool) error {
 // was sent: handshake, certificates, access, version, name.
 var ofHandshake = map[tls.AlertError]bool{40: true, 42: true, 43: true, 44: true, 45: true, 46: true, 48: true, 49: true, 70: true, 71: true, 112: true, 116: true, 120: true}
 
-// misled is an error of the address or the certificates: nothing was sent to the service.
+// Misled marks an error of the address, the certificates or the credentials: nothing was sent, and an
+// operator has to act.
+func Misled(err error) error { return &misled{err} }
+
 type misled struct{ error }
 
 func (e *misled) Unwrap() error          { return e.error }

@@ -24,6 +24,10 @@ type Keys struct {
 	PasswordCommand []string
 	// PasswordTTL is how long a printed password is valid; 0 runs the command for each connection.
 	PasswordTTL time.Duration
+	// Headers are added to each call of a service, HeaderFiles from files. Timeout bounds a call; 0
+	// leaves that to the delivery.
+	Headers, HeaderFiles map[string]string
+	Timeout              time.Duration
 }
 
 // TLS are the keys below tls.
@@ -78,6 +82,11 @@ func New(k Keys, dsn string) (*Access, error) {
 func (a *Access) HasTLS() bool { return a != nil && a.TLS != nil }
 func (a *Access) HasPassword() bool {
 	return a != nil && (a.PasswordFile != "" || len(a.PasswordCommand) > 0)
+}
+
+// HasCredentials reports whether the keys give a call of a service credentials.
+func (a *Access) HasCredentials() bool {
+	return a.HasPassword() || a != nil && len(a.Headers)+len(a.HeaderFiles) > 0
 }
 
 // Error is a problem with the file, program or name behind a key.

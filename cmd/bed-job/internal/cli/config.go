@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -265,6 +266,10 @@ type sourceKeys struct {
 	PasswordFile    text     `yaml:"passwordFile"`
 	PasswordCommand []text   `yaml:"passwordCommand"`
 	PasswordTTL     ast.Node `yaml:"passwordTTLMillis"`
+
+	Headers     map[string]text `yaml:"headers"`
+	HeaderFiles map[string]text `yaml:"headerFiles"`
+	Timeout     ast.Node        `yaml:"timeoutMillis"`
 }
 
 // access makes the access of the data source at n, which errors call what; nil without keys.
@@ -281,7 +286,17 @@ func (d *decoder) access(n ast.Node, what string, is sourceKeys) (*access.Access
 			return nil, err
 		}
 	}
-	if k.TLS == nil && k.PasswordFile == "" && k.PasswordCommand == nil && k.PasswordTTL == 0 {
+	if is.Timeout != nil {
+		if err := d.set("timeoutMillis", is.Timeout, &k.Timeout, false); err != nil {
+			return nil, err
+		}
+	}
+	ofHTTP := len(is.Headers)+len(is.HeaderFiles) > 0 || k.Timeout > 0
+	if ofHTTP && is.Driver != "http" {
+		return nil, d.at(n, "data source %s: headers, headerFiles and timeoutMillis are keys of an HTTP service (driver: http)", what)
+	}
+	k.Headers, k.HeaderFiles = headers(is.Headers), headers(is.HeaderFiles)
+	if k.TLS == nil && k.PasswordFile == "" && k.PasswordCommand == nil && k.PasswordTTL == 0 && !ofHTTP {
 		return nil, nil
 	}
 	a, err := access.New(k, string(is.DSN))
@@ -289,6 +304,15 @@ func (d *decoder) access(n ast.Node, what string, is sourceKeys) (*access.Access
 		return nil, d.at(n, "data source %s: %w", what, err)
 	}
 	return a, nil
+}
+
+// headers are values by the names of headers.
+func headers(of map[string]text) map[string]string {
+	all := map[string]string{}
+	for name, value := range of {
+		all[http.CanonicalHeaderKey(name)] = string(value)
+	}
+	return all
 }
 
 // sharedFile refuses a SQLite log in a target's own file: each would wait for

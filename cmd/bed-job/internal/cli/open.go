@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
+	"github.com/bedsql/bed/cmd/bed-job/internal/services"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -31,12 +32,13 @@ func sqliteTarget(dsn string, a *access.Access) (delivery.Target, error) {
 	return sqlite.Target(dsn)
 }
 
-// drivers are the databases and the message brokers. Brokers are targets only.
+// drivers are the databases, and what is a target only: message brokers and HTTP services.
 var drivers = func() map[string]targetOf {
 	all := maps.Clone(databases)
 	for name, target := range brokers.Targets {
 		all[name] = target
 	}
+	all["http"] = services.HTTP
 	return all
 }()
 

@@ -22,6 +22,15 @@ func lookAtBroker(p *patient) {
 	}
 }
 
+// lookAtService examines the base URL of an HTTP service.
+func lookAtService(p *patient) {
+	base, err := url.Parse(p.DSN)
+	if err == nil && base.Scheme == "http" && p.Access.HasCredentials() && !isLoopback(base.Host) {
+		p.find("password", "its credentials are sent without TLS: whoever sees the network can read them", "give it a base URL with https://")
+	}
+	p.x.add(&p.x.report.Notes, "%s: a call is handled exactly once if the service is behind bedhttp, or recognizes the header Idempotency-Key in another way; else it may be handled several times", p.where)
+}
+
 // isLoopback reports whether an address is this machine's.
 func isLoopback(address string) bool {
 	host := strings.Split(address, "/")[0]

@@ -224,8 +224,12 @@ func (p *patient) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	p.open(ctx)
-	if p.Target.Dialect.Flavor == sqltext.Messages {
+	switch p.Target.Dialect.Flavor {
+	case sqltext.Messages:
 		lookAtBroker(p)
+		return
+	case sqltext.Calls:
+		lookAtService(p)
 		return
 	}
 	if p.db == nil {
