@@ -48,8 +48,8 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 		return notRecorded("the soft transaction is immediate; begin it with Staged or WithTx")
 	case s.key != nil || under.key != nil:
 		return unusable("a group under it cannot be compensated")
-	case !c.c.isSQL():
-		return notRecorded("a message or a call cannot compensate; send it after End")
+	case c.c.sendsMessages():
+		return notRecorded("a message cannot compensate; publish it after End")
 	case under.unlogged:
 		return notRecorded("it must not be unlogged")
 	case c.tx != nil && !s.home.isOf(c):
@@ -77,6 +77,9 @@ func joinGroup(u, back *stagedUnit) {
 	if u.unit.Receipt == "" {
 		u.c.leaveReceipt(&u.unit)
 	}
+	if key := u.writes[0].receiptKey; key != "" {
+		u.unit.Receipt = key
+	}
 	part := addPart(&back.unit, &u.unit)
 	u.Ending, u.unit.CompensateAfter = besteffort.HoldSettled, back.unit.CompensateAfter
 	for i := range u.unit.Statements {
@@ -102,7 +105,7 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 	}
 	back := newCompensation(s, s.staged.writes[first].c)
 	for _, u := range units {
-		if s.home == nil { // else they were looked for when the writes were recorded
+		if s.home == nil || u.c.dialect.Peer != nil { // else they were looked for when the writes were recorded
 			if err := u.c.forceReceipts(ctx); err != nil {
 				return nil, err
 			}
@@ -114,7 +117,8 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 		if !w.undo {
 			continue
 		}
-		part := 1 + slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
+		of := s.staged.undone(w)
+		part := 1 + slices.IndexFunc(units, func(u *stagedUnit) bool { return of != nil && slices.Contains(u.writes, of) })
 		if part == 0 { // the rows of the transaction of WithTx
 			if s.home.own == nil {
 				parts++
@@ -127,6 +131,31 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 		back.unit.Statements = append(back.unit.Statements, w.statement)
 	}
 	return back, nil
+}
+
+// undone returns the write that the compensation w undoes, or nil: the last one there, for all of that
+// data source. For a service it is the last call before w that no other compensation undoes.
+func (g *staging) undone(w *stagedWrite) *stagedWrite {
+	var open []*stagedWrite
+	for _, other := range g.writes {
+		switch {
+		case other == w:
+			return last(open)
+		case other.c.target.DataSource != w.c.target.DataSource:
+		case !other.undo:
+			open = append(open, other)
+		case w.c.dialect.Peer != nil && len(open) > 0:
+			open = open[:len(open)-1]
+		}
+	}
+	return last(open)
+}
+
+func last(of []*stagedWrite) *stagedWrite {
+	if len(of) == 0 {
+		return nil
+	}
+	return of[len(of)-1]
 }
 
 // ownPart adds the own rows of the transaction of WithTx to a group, as its part n, and returns
@@ -186,6 +215,9 @@ func onPart(ctx context.Context, s *SoftTransaction, part *entry.Unit, f func(co
 // lookAtPart looks for the receipt of a part: see group.Group. A receipt voided after the
 // part was applied is Found too.
 func lookAtPart(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *entry.Unit, r attempt.Receipts) attempt.Outcome {
+	if d.Peer != nil {
+		return attempt.Outcome{}
+	}
 	switch found, err := attempt.ReadReceipt(ctx, d, conn, r, part.Receipt); {
 	case err != nil:
 		return attempt.Failed(d, err, true)

@@ -191,7 +191,7 @@ func (c *connector) onPool(ctx context.Context, checked bool, f func(driver.Conn
 
 // leavesReceipts returns an error if a write to a dialect's database cannot leave a receipt.
 func leavesReceipts(d *dialect.Dialect, dataSource string) error {
-	if d.ReceiptDuplicate != nil {
+	if d.ReceiptDuplicate != nil || d.Peer != nil {
 		return nil
 	}
 	return fmt.Errorf("bed: the dialect %q of the data source %s knows no receipts, without which nothing is delivered ExactlyOnce or under an idempotency key: "+

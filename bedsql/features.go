@@ -21,8 +21,9 @@ type features struct {
 	met *home
 	// id is the message's or call's, and its entry's.
 	id string
-	// called is the write of a call under its key.
-	called *keyed.Write
+	// called is the write of a call under its key, receiptKey its receipt at the service.
+	called     *keyed.Write
+	receiptKey string
 }
 
 // asked attends to the query of WithTx, and to a compensation. done is false if the statement goes

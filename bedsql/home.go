@@ -271,7 +271,7 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) error {
 		if c.receipts.Schema == "" && c.target.Known(false) == nil {
 			return notRecorded("it is not known where the table bed_receipt of the transaction's database is, in which its part has to leave a receipt")
 		}
-	case undo && staged.sums[c.target.DataSource].statements == 0:
+	case undo && staged.undone(writes[0]) == nil:
 		return notRecorded(nothingToUndo)
 	}
 	sum, err := staged.admit(writes)

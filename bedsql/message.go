@@ -90,7 +90,11 @@ func (s *scope) call(c *connector, call *dialect.Call) (err error) {
 		}
 		s.called.Peer, of = true, s.called.Receipt()
 	}
-	add(call, sqltext.CallKey, fmt.Sprintf("bed-%x", sha256.Sum256(entry.Apart(c.receipts.LogIdentity, c.target.DataSource, of))))
+	of = fmt.Sprintf("bed-%x", sha256.Sum256(entry.Apart(c.receipts.LogIdentity, c.target.DataSource, of)))
+	add(call, sqltext.CallKey, of)
+	if slices.ContainsFunc(call.Args, func(a driver.NamedValue) bool { return a.Name == sqltext.CallScoped }) {
+		s.receiptKey = of
+	}
 	if s.called != nil {
 		add(call, sqltext.CallRequest, true)
 	}

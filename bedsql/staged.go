@@ -44,9 +44,10 @@ type staging struct {
 	writes []*stagedWrite
 	// sums are by data source; the sum of the compensations has an empty name.
 	sums map[string]stagedSum
-	// sent means that there are messages or calls among the writes; calls counts calls by data source.
-	sent  bool
-	calls map[string]int
+	// messages means that there are messages among the writes, unscoped a call of a service that may
+	// not recognize keys. calls counts calls by data source.
+	messages, unscoped bool
+	calls              map[string]int
 }
 
 // stagedSum is the size of the writes recorded for one unit.
@@ -72,8 +73,13 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 	if sum.statements > 0 && sum.session != writes[0].session {
 		return sum, fmt.Errorf("%w: the session of an earlier write for %s had other values of Config.SessionSettings", ErrStaged, c.target.DataSource)
 	}
-	if w := writes[0]; w.undo && g.sent || !c.isSQL() && g.sums[""].statements > 0 {
-		return sum, fmt.Errorf("%w: a compensable group sends no messages or calls, because nothing compensates them: send them after its End, or in a soft transaction of their own", ErrStaged)
+	if w := writes[0]; w.undo || g.sums[""].statements > 0 {
+		switch {
+		case g.messages || c.sendsMessages():
+			return sum, fmt.Errorf("%w: a compensable group publishes no messages, because nothing compensates them: publish after its End, or in a soft transaction of their own", ErrStaged)
+		case g.unscoped || w.unscoped():
+			return sum, fmt.Errorf("%w: a service whose calls are in a compensable group is opened under ExactlyOnce, because only receipts tell what to undo", ErrStaged)
+		}
 	}
 	sum = g.sums[writes[0].unit()]
 	sum.settings, sum.session = c.target.Settings, writes[0].session
@@ -93,7 +99,8 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 // add adds admitted writes, with sum as the new size.
 func (g *staging) add(sum stagedSum, writes ...*stagedWrite) {
 	g.sums[writes[0].unit()] = sum
-	g.sent = g.sent || !writes[0].c.isSQL()
+	g.messages = g.messages || writes[0].c.sendsMessages()
+	g.unscoped = g.unscoped || writes[0].unscoped()
 	g.writes = append(g.writes, writes...)
 }
 
@@ -118,9 +125,10 @@ type stagedWrite struct {
 	c         *connector
 	statement entry.Statement
 	receipt   bool
-	// id is a message's or a call's, called a call's write under its key.
-	id     string
-	called *keyed.Write
+	// id is a message's or a call's, called a call's write under its key. receiptKey is the receipt
+	// at a service that recognizes keys.
+	id, receiptKey string
+	called         *keyed.Write
 	// undo means a compensation, without a result.
 	undo  bool
 	order string // its order key
@@ -134,6 +142,9 @@ type stagedWrite struct {
 }
 
 var _ driver.Result = (*stagedWrite)(nil)
+
+// unscoped reports whether it is a call of a service that may not recognize keys.
+func (w *stagedWrite) unscoped() bool { return w.c.dialect.Peer != nil && w.receiptKey == "" }
 
 // unit names the write's unit: its data source, or an empty name for the compensation.
 func (w *stagedWrite) unit() string {
@@ -299,7 +310,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	if undo {
 		order = "" // it undoes what its group did, whatever was delivered since
 	}
-	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt, order: order, id: under.id, called: under.called, undo: undo}
+	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt, order: order, id: under.id, called: under.called, receiptKey: under.receiptKey, undo: undo}
 	if c.c.cfg.Bus != nil && s.home != nil {
 		w.trace = c.c.cfg.Bus.TraceParent(ctx)
 	}
@@ -317,6 +328,11 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	if t := c.stagedTx; t != nil {
 		t.writes = append(t.writes, w)
 		return attempt.Reply{Result: w}, nil
+	}
+	if undo && c.c.dialect.Peer != nil {
+		if err := c.c.forceReceipts(ctx); err != nil {
+			return r, err
+		}
 	}
 	if err := s.stage(ctx, w); err != nil {
 		return r, err
@@ -383,7 +399,7 @@ func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) err
 		return err
 	}
 	sum, err := s.staged.admit(writes)
-	if w := writes[0]; err == nil && w.undo && s.staged.sums[w.c.target.DataSource].statements == 0 {
+	if w := writes[0]; err == nil && w.undo && s.staged.undone(w) == nil {
 		err = notRecorded(nothingToUndo)
 	}
 	if err == nil {

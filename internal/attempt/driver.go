@@ -41,7 +41,9 @@ func Inside(ctx context.Context, d *dialect.Dialect, conn driver.Conn, c dialect
 	byQuery := rows || c.Required.Given() && d.Flavor == sqltext.MySQL && returns(c.SQL)
 	r, before, err := Send(ctx, conn, &c, byQuery)
 	if err != nil {
-		return Failed(d, err, before).assume(inDoubt)
+		out := Failed(d, err, before).assume(inDoubt)
+		out.Voided = errors.Is(out.Err, dialect.ErrVoided) // a Peer says so
+		return out
 	}
 	out := Outcome{Result: r.Result}
 	if byQuery {

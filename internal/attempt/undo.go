@@ -20,6 +20,13 @@ type Runner = func(context.Context, *dialect.Dialect, driver.Conn, *entry.Unit, 
 // nothing to run. Otherwise the outcome is the same as Apply's, and the caller may always repeat
 // Undo, because a void receipt means compensated. Undo waits for a forward attempt in flight.
 func Undo(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part *entry.Unit, r Receipts) Outcome {
+	if d.Peer != nil {
+		nothing, err := d.Peer.Undo(ctx, Bare(conn), part)
+		if err != nil {
+			return Failed(d, err, false)
+		}
+		return Outcome{Voided: nothing}
+	}
 	for range undoLooks {
 		out := Void(ctx, d, conn, part, r)
 		switch {

@@ -121,6 +121,9 @@ func (d *Deliverer) refused(ctx context.Context, w *InFlight) error {
 		w.decided(false)
 	}
 	switch {
+	case w.doubt == inDoubt && w.Ending == HoldSettled && d.Dialect.Peer != nil: // undoing its group finds it out
+		w.take(hold)
+		return w.answer()
 	case w.doubt == inDoubt && w.Unit.Receipt != "":
 		if w.parks() {
 			return d.handOver(ctx, w) // the job asks for the receipt before it parks

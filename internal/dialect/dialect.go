@@ -145,6 +145,9 @@ type Dialect struct {
 	// an error the transaction may still be open. The error of a call with entries is an
 	// EntriesError. Default: never handled.
 	CommitWith func(ctx context.Context, conn driver.Conn, calls []Call) (handled bool, err error)
+	// Peer is set for a data source that keeps receipts itself. Default: they are rows of
+	// bed_receipt.
+	Peer *Peer
 	// Receipt returns the id of a unit's receipt. Default: the unit's own, so that receipts are
 	// written side by side in the order of time.
 	Receipt func(unitID string) string
@@ -164,6 +167,16 @@ type Dialect struct {
 	// GeneratedIDs is set if a Result's nonzero LastInsertId after an INSERT is an id for use
 	// in later statements.
 	GeneratedIDs bool
+}
+
+// Peer asks a service that keeps receipts itself.
+type Peer struct {
+	// Scope returns the scope of its receipts, the place in an entry (entry.Unit.Place). Its error
+	// says why what is sent there cannot be undone.
+	Scope func(ctx context.Context, conn driver.Conn) (scope string, err error)
+	// Undo undoes a part of a group; see attempt.Undo. nothing means that there was nothing to undo,
+	// and never will be.
+	Undo func(ctx context.Context, conn driver.Conn, part *entry.Unit) (nothing bool, err error)
 }
 
 // Call is one statement of an attempt, in the driver's form.

@@ -33,6 +33,8 @@ type Part struct {
 	Session    string `json:"session,omitempty"`
 	Account    string `json:"account,omitempty"`
 	Place      string `json:"receipts,omitempty"`
+	// Applied means that the forward unit is known to be applied. The log does not keep it.
+	Applied bool `json:"-"`
 }
 
 const (
@@ -84,7 +86,7 @@ func (w *Undo) Order() []int {
 func (k *Unit) Part(n int) *Unit {
 	p := k.Undo.Parts[n]
 	u := &Unit{
-		ID: p.Unit, TransactionID: k.TransactionID, TraceParent: k.TraceParent, Receipt: p.Receipt, Undo: k.Undo, Lease: k.Lease,
+		ID: p.Unit, TransactionID: k.TransactionID, TraceParent: k.TraceParent, Receipt: p.Receipt, Undo: k.Undo, Lease: k.Lease, CreatedAt: k.CreatedAt,
 		DataSource: p.DataSource, Settings: p.Settings, Session: p.Session, Account: p.Account, Place: p.Place,
 	}
 	for _, s := range k.Statements {
@@ -93,6 +95,11 @@ func (k *Unit) Part(n int) *Unit {
 		}
 	}
 	return u
+}
+
+// Applied reports whether the forward unit is known to be applied.
+func (w *Undo) Applied(unit string) bool {
+	return slices.ContainsFunc(w.Parts, func(p Part) bool { return p.Unit == unit && p.Applied })
 }
 
 // Units returns the ids of the forward units.

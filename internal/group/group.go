@@ -186,6 +186,9 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 	if cause == nil {
 		cause = errors.New(k.Undo.Cause)
 	}
+	for i, p := range k.Undo.Parts {
+		k.Undo.Parts[i].Applied = slices.ContainsFunc(g.Parts, appliedIn(p))
+	}
 	w := d.Resume(k)
 	defer w.Lease().Release()
 	for _, i := range k.Undo.Order() {
@@ -225,7 +228,7 @@ func (g *Group) undo(ctx context.Context, w *besteffort.InFlight, part *entry.Un
 		if !out.OnReceipt {
 			tries++
 		}
-		if out.Err == nil || out.Class == dialect.Refused || out.Class == dialect.Duplicate || besteffort.LacksRights(out.Err) ||
+		if out.Err == nil || out.Class == dialect.Refused || out.Class == dialect.Duplicate || besteffort.LacksRights(out.Err) || dialect.AdviceOf(out.Err).Operator ||
 			!jitter.Sleep(retries, pause.NextBackOff()) || w.Lease().Lost() {
 			break
 		}
@@ -241,12 +244,18 @@ func (g *Group) found(ctx context.Context, part *entry.Unit) bool {
 	return g.Look(ctx, part).Found
 }
 
+// appliedIn reports whether a unit is that of a part, and applied.
+func appliedIn(p entry.Part) func(*besteffort.InFlight) bool {
+	return func(w *besteffort.InFlight) bool {
+		return w.Unit.ID == p.Unit && w.Held() && w.Outcome.Err == nil
+	}
+}
+
 // compensated is the answer for a group that was compensated, here or by others.
 func (g *Group) compensated(ctx context.Context, k *entry.Unit, cause error) error {
 	for i, p := range k.Undo.Parts {
-		applied := func(w *besteffort.InFlight) bool { return w.Unit.ID == p.Unit && w.Held() && w.Outcome.Err == nil }
 		part := k.Part(i)
-		if len(part.Statements) == 0 && (slices.ContainsFunc(g.Parts, applied) || g.found(ctx, part)) {
+		if len(part.Statements) == 0 && (slices.ContainsFunc(g.Parts, appliedIn(p)) || g.found(ctx, part)) {
 			g.Kept = append(g.Kept, p.DataSource)
 		}
 	}

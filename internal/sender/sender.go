@@ -102,6 +102,14 @@ type conn struct {
 	lost bool
 }
 
+// LinkOf returns the link of a connection of a Connector, or nil.
+func LinkOf(c driver.Conn) Link {
+	if c, ok := c.(*conn); ok {
+		return c.Link
+	}
+	return nil
+}
+
 var (
 	_ driver.ExecerContext     = (*conn)(nil)
 	_ driver.NamedValueChecker = (*conn)(nil)

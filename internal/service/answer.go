@@ -98,8 +98,11 @@ func judge(scoped bool, e *StatusError) error {
 	kept := e.Header.Get(Kept) != "" || e.Header.Get(Replayed) != ""
 	refused := func() {
 		e.class, e.advice.Final = dialect.Refused, from && kept
-		if own == "key-reused" {
+		switch own {
+		case "key-reused":
 			e.cause = dialect.ErrKeyReused
+		case "undone":
+			e.cause = dialect.ErrVoided
 		}
 	}
 	configuration := func(why string) { e.class, e.advice.Operator, e.why = dialect.Retryable, true, why }

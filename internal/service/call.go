@@ -39,6 +39,8 @@ type Call struct {
 	Body   []byte
 	// Scoped means that only an answer with Idempotency-Scope counts: the service recognizes keys.
 	Scoped bool
+	// more are headers of an undo.
+	more http.Header
 }
 
 // MaxBody is the size of the largest body that is logged.
@@ -52,7 +54,7 @@ const Settings = "bedCall=1"
 const (
 	argID     = "id"
 	argKey    = sqltext.CallKey
-	argScoped = "scoped"
+	argScoped = sqltext.CallScoped
 	argQuery  = "query"
 	argHeader = "header"
 	argBody   = "body"

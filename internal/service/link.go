@@ -90,7 +90,7 @@ func (s *Service) Target(dataSource string) delivery.Target {
 
 var callDialect = &dialect.Dialect{
 	Name: "http", System: "http", Flavor: sqltext.Calls,
-	Classify: sender.Classify, CheckNamedValue: sender.Unchecked, Amend: amend,
+	Classify: sender.Classify, CheckNamedValue: sender.Unchecked, Amend: amend, Peer: peer,
 }
 
 // link sends calls through the service's client, which has its own connections.
@@ -155,6 +155,9 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 		return nil, sender.Refused(errors.New("bed: the call cannot be sent: its address is malformed"))
 	}
 	for name, values := range c.Header {
+		r.Header[name] = values
+	}
+	for name, values := range c.more {
 		r.Header[name] = values
 	}
 	r.Header.Set("Idempotency-Key", `"`+c.Key+`"`)

@@ -34,11 +34,13 @@ func (f Flavor) write(text string) bool {
 }
 
 // PublishKey is the name of the parameter for a message's order key, CallKey for a call's idempotency
-// key. CallRequest marks a key that names a request of the application.
+// key. CallRequest marks a key that names a request of the application, CallScoped a service that
+// recognizes keys.
 const (
 	PublishKey  = "key"
 	CallKey     = "key"
 	CallRequest = "request"
+	CallScoped  = "scoped"
 )
 
 // String returns the database's name in configurations.

@@ -91,6 +91,20 @@ func OtherPlace(place, found string) *ElsewhereError {
 	}
 }
 
+func notUndoable(err error) *ElsewhereError {
+	return &ElsewhereError{
+		Kind: "scope", Why: "the service does not say that its calls can be undone: " + err.Error(), Err: err,
+		Remedy: "have it serve bedhttp.Scope below its base URL, and allow this account to undo (bedhttp's Config.Undo)",
+	}
+}
+
+func otherScope() *ElsewhereError {
+	return &ElsewhereError{
+		Kind: "scope", Why: "the service has other keys than when the call was logged: another database, region or account answers",
+		Remedy: "give the job a base URL and credentials that lead to the application's",
+	}
+}
+
 func otherSchema(dataSource, has, far string) *ElsewhereError {
 	so := attempt.SchemaParam + " is not set"
 	if has != "" {

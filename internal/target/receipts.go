@@ -74,6 +74,9 @@ func (s *Source) Adopt(place *Place) { s.place.CompareAndSwap(nil, place) }
 // will find its receipt in the same place again. Errors: an ElsewhereError, a LogError, a
 // ReceiptTableError, a ReceiptRightsError, or the database's.
 func (s *Source) Find(ctx context.Context, conn driver.Conn, certain bool) (*Place, error) {
+	if s.Dialect.Peer != nil {
+		return s.scope(ctx, conn)
+	}
 	var err error
 	if s.Dialect.Flavor == sqltext.MySQL || s.Dialect.Flavor == sqltext.Postgres {
 		err = s.checkSchema(ctx, conn)
@@ -94,6 +97,20 @@ func (s *Source) Find(ctx context.Context, conn driver.Conn, certain bool) (*Pla
 		name = attempt.AnySchema(name)
 	}
 	place := &Place{name, assumed}
+	s.place.Store(place)
+	return place, nil
+}
+
+// scope is Find for a service that keeps receipts itself.
+func (s *Source) scope(ctx context.Context, conn driver.Conn) (*Place, error) {
+	scope, err := s.Dialect.Peer.Scope(ctx, attempt.Bare(conn))
+	if err != nil && dialect.AdviceOf(err).Operator {
+		return nil, notUndoable(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	place := &Place{Name: scope}
 	s.place.Store(place)
 	return place, nil
 }
@@ -165,6 +182,9 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *entry.Unit) er
 	switch {
 	case u.Place != "" && !attempt.InPlace(u.Place, place.Name):
 		s.place.Store(nil) // an operator may act
+		if s.Dialect.Peer != nil {
+			return otherScope()
+		}
 		return OtherPlace(u.Place, place.Name)
 	case u.Place != "" || place.Name == "", u.Undo != nil: // of a part whose place was never known nothing is applied
 		return nil
@@ -178,7 +198,7 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *entry.Unit) er
 // SamePlace returns an ElsewhereError if conn, in a session of t, does not find the place of u's
 // receipt.
 func SamePlace(ctx context.Context, t *delivery.Target, conn driver.Conn, u *entry.Unit) error {
-	if u.Place == "" {
+	if u.Place == "" || t.Dialect.Peer != nil {
 		return nil
 	}
 	place, err := attempt.ReceiptPlace(ctx, t.Dialect, conn, attempt.Receipts{Schema: t.ReceiptSchema})
