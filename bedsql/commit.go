@@ -145,6 +145,7 @@ func (x *committing) commitHome(ctx context.Context, gone, entries bool) (err er
 			x.c.undo(x.undo)
 			return err
 		}
+		x.t.keepEntries()
 	}
 	sent := time.Now()
 	out := x.end(ctx)

@@ -46,6 +46,8 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 		return nil
 	case s.staged == nil:
 		return notRecorded("the soft transaction is immediate; begin it with Staged or WithTx")
+	case s.ofUndoable():
+		return notRecorded("its request is undone as a whole (bedhttp.Config.Undo): whoever undoes the request undoes its groups too")
 	case s.key != nil || under.key != nil:
 		return unusable("a group under it cannot be compensated")
 	case c.c.sendsMessages():

@@ -75,6 +75,9 @@ func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 	if err := c.tx.carries(statement{class: sqltext.Class{ImplicitCommit: true}}); err != nil {
 		return nil, err
 	}
+	if scopeOf(ctx).confined && !c.tx.keeps() {
+		return nil, ErrOutsideRequest
+	}
 	if err := c.ensure(ctx); err != nil {
 		return nil, err
 	}

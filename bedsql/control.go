@@ -232,10 +232,18 @@ func (c *Conn) Begin() (driver.Tx, error) {
 
 // BeginTx implements driver.ConnBeginTx. Its error is the driver's.
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if tx := kept.Found(ctx, c); tx != nil {
+	if tx, home := kept.Found(ctx, c); tx != nil {
+		if home != nil {
+			return tx, c.identify(ctx, home)
+		}
 		return tx, nil
 	}
 	under := scopeOf(ctx)
+	if under.confined && !opts.ReadOnly && kept.Of(ctx) == nil {
+		if err := c.strays(under, statement{class: sqltext.Class{Kind: sqltext.DML}}); err != nil {
+			return nil, err
+		}
+	}
 	if under.undo && !opts.ReadOnly {
 		if err := undoes(under.soft, under, c, statement{class: sqltext.Class{Kind: sqltext.DML}}); err != nil {
 			return nil, err

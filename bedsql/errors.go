@@ -65,6 +65,11 @@ var (
 	// ErrNotCommitted is matched by the error of End when the transaction of WithTx is still open:
 	// nothing was delivered. If it commits later, the job delivers its writes.
 	ErrNotCommitted = errors.New("bed: the transaction of WithTx is not committed, nothing is delivered: call End after Commit; what it still commits, the job delivers")
+	// ErrOutsideRequest is the error of a write, a BeginTx or an End under the context of a request
+	// that can be undone (bedhttp.Config.Undo), unless its transaction makes or records the write.
+	// Undoing the request could not wait for a write elsewhere. Nothing was sent.
+	ErrOutsideRequest = errors.New("bed: the write was not sent, it would not be undone with its request (bedhttp.Config.Undo): " +
+		"send it through bedhttp.Tx(ctx), or record it by bedsql.Begin(ctx, bedsql.WithTx(bedhttp.Tx(ctx))) on a database with the same transaction log")
 	// ErrRowsUnknown is returned by the methods of a Result, and by a write sent
 	// through Query, when the write is delivered but the answer with its row
 	// count or its rows was lost.

@@ -24,6 +24,8 @@ type features struct {
 	// called is the write of a call under its key, receiptKey its receipt at the service.
 	called     *keyed.Write
 	receiptKey string
+	// confined is set under a request that can be undone.
+	confined bool
 }
 
 // asked attends to the query of WithTx, and to a compensation. done is false if the statement goes
@@ -34,6 +36,9 @@ func (c *Conn) asked(ctx context.Context, under scope, s statement) (r attempt.R
 	}
 	if under.undo {
 		err = undoes(under.soft, under, c, s)
+	}
+	if under.confined && err == nil {
+		err = c.strays(under, s)
 	}
 	return r, err, err != nil
 }

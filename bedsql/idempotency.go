@@ -66,7 +66,7 @@ func WithKeyPart(ctx context.Context, part string) context.Context {
 
 func underKey(ctx context.Context, k *keyed.Key) context.Context {
 	s := scopeOf(ctx)
-	s.key = k
+	s.key, s.confined = k, s.confined || kept.Confined(ctx)
 	return s.in(ctx)
 }
 
@@ -109,6 +109,10 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 		t  = &tx{c: c, ctx: ctx}
 		kt *keyed.Tx
 	)
+	keep := kept.Of(ctx)
+	if keep != nil && keep.Undo != nil {
+		keep.Undo.Home = c.c.home
+	}
 	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
 	defer cancel()
 	for pause := jitter.BackOff(c.c.cfg.RetryInitial, c.c.cfg.RetryMax); ; {
@@ -116,7 +120,7 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 			return nil, err
 		}
 		var out attempt.Outcome
-		if kt, out = w.Claim(ctx, c.c.dialect, &c.session, t.inner, c.c.receipts, kept.Of(ctx)); c.lossy(out).Err == nil {
+		if kt, out = w.Claim(ctx, c.c.dialect, &c.session, t.inner, c.c.receipts, keep); c.lossy(out).Err == nil {
 			break
 		}
 		if !out.OnReceipt || c.dead || !jitter.Sleep(again, pause.NextBackOff()) {

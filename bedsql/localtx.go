@@ -363,6 +363,8 @@ func (t *localTx) admit(under scope, s statement) (stored entry.Statement, args 
 		err = unusable("the local transaction was begun as a read-only one")
 	case t.state == txLost:
 		err = t.lostError()
+	case t.under.confined && !t.keeps():
+		err = ErrOutsideRequest
 	default:
 		err = t.c.withoutReceipts()
 	}

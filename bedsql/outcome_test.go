@@ -38,6 +38,7 @@ var exported = map[string]struct {
 	"bedsql.ErrOvertaken":        {ErrOvertaken, OutcomeRefused},
 	"bedsql.ErrOrderUnusable":    {ErrOrderUnusable, OutcomeRefused},
 	"bedsql.ErrKeyUnusable":      {ErrKeyUnusable, OutcomeRefused},
+	"bedsql.ErrOutsideRequest":   {ErrOutsideRequest, OutcomeRefused},
 	"bedsql.ErrNotIdempotent":    {ErrNotIdempotent, OutcomeRefused},
 	"bedsql.ErrPinned":           {ErrPinned, OutcomeRefused},
 	"bedsql.ErrTransactionLost":  {because(ErrTransactionLost, io.ErrUnexpectedEOF), OutcomeNotAccepted},

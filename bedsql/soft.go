@@ -130,6 +130,9 @@ func (s *SoftTransaction) ID() string { return s.id }
 // goroutines. When ctx ends first, their outcome is unknown (ErrUnknownOutcome), and a later End
 // may report it. Writes begun after End get ErrEnded. A second End reports the same.
 func (s *SoftTransaction) End(ctx context.Context) error {
+	if s.staged != nil && scopeOf(ctx).confined && !s.ofRequest() {
+		return ErrOutsideRequest
+	}
 	s.mu.Lock()
 	first := !s.ended
 	s.ended = true

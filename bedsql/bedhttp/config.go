@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Config configures New.
@@ -74,6 +75,12 @@ type Config struct {
 	// StatusURL returns the address at which Status answers for an entry. Error sends it with the
 	// answer to a pending write. Default nil: no address.
 	StatusURL func(entryID string) string
+	// Undo decides whether a request may undo another one of the same client, by the header
+	// Idempotency-Undoes. It also makes the requests of this middleware undoable: writes and Ends
+	// under their contexts are refused with bedsql.ErrOutsideRequest, unless Tx makes them or
+	// bedsql.WithTx records them in it. Decide by authentication, as Client does, and do not read the
+	// body. Default nil: no request may, and one with the header is answered 400.
+	Undo func(*http.Request) bool
 	// OnError receives the error, if any, when the middleware answers instead of the handler. Its
 	// text may hold values. Many requests may call it at once. Default nil: not called.
 	OnError func(*http.Request, error)
@@ -85,18 +92,30 @@ const maxResponse = 8 << 20
 // New makes the middleware. It returns every mistake in cfg, and an error for a DB without bed or
 // without receipts. It does not dial. The middleware is safe for concurrent use.
 func New(cfg Config) (func(http.Handler) http.Handler, error) {
+	m, err := configure(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}, nil
+}
+
+// configure is for New and Scope.
+func configure(cfg Config) (*middleware, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("bedhttp: Config."+format, args...)) }
-	m := &middleware{methods: map[string]bool{}}
+	m := &middleware{methods: map[string]bool{}, asking: make(chan struct{}, 1)}
 	if cfg.Client == nil {
 		bad("Client is missing: it says whose key a request carries")
 	}
 	if cfg.Service == "" {
 		bad("Service is missing: it keeps the keys of two services on one database apart")
 	}
-	if retention, err := retentionOf(cfg.DB); err != nil {
+	if retention, log, err := retentionOf(cfg.DB); err != nil {
 		bad("DB cannot keep idempotency keys: %w", err)
 	} else {
+		m.retention, m.log = retention, log
 		m.expiry = fmt.Sprintf(" A key and its response are kept for %g hours.", retention.Hours())
 	}
 	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout), int64(cfg.KeysPerHour)) < 0 {
@@ -136,27 +155,26 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
-	}, nil
+	return m, nil
 }
 
 // neverKept are secret headers, and headers that the server makes itself.
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
-	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader}
+	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader, undoneHeader, scopeHeader}
 
-// retentionOf asks db how long it keeps keys.
-func retentionOf(db *sql.DB) (time.Duration, error) {
+// retentionOf asks db how long it keeps keys, and which log it has.
+func retentionOf(db *sql.DB) (time.Duration, txlog.Storage, error) {
 	if db == nil {
-		return 0, errNotBed
+		return 0, nil, errNotBed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	found, err := kept.Find(ctx, db)
 	if c, ok := found.(*bedsql.Conn); ok {
-		return c.KeyRetention()
+		retention, err := c.KeyRetention()
+		return retention, c.Config().Storage, err
 	}
-	return 0, cmp.Or(err, errNotBed)
+	return 0, nil, cmp.Or(err, errNotBed)
 }
 
 var errNotBed = errors.New("it is not opened by bed, what is around it drops the context of BeginTx, or that is not under the key of the request's context")

@@ -10,6 +10,9 @@ type Counters struct {
 	// Outstanding counts requests answered 409 because the first one had not ended within
 	// Config.Wait.
 	Outstanding atomic.Uint64
+	// Undone counts requests that undo another one and were answered 2xx, whether or not there was
+	// anything to undo. A resent one counts as Replayed.
+	Undone atomic.Uint64
 	// Refused counts requests refused for good. Their key belongs to another request, is missing
 	// or malformed; the client is unknown; the body is unusable; or the database refused the
 	// COMMIT.

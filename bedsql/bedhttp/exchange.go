@@ -28,6 +28,10 @@ type exchange struct {
 	client, given    string // the client, and its key
 	key, fingerprint string // scoped, and of the request
 	flight           *flight
+
+	scope  string
+	undo   *undo   // nil for a request that undoes no other
+	undoes *flight // over the key that it undoes
 }
 
 // run waits for the request's turn among its duplicates, and answers it.
@@ -38,11 +42,15 @@ func (x *exchange) run() {
 		f, leads := board(x.DB, x.key, x.fingerprint, x.body)
 		if leads {
 			x.flight = f
-			defer f.land(nil) // also if the handler panics
+			defer x.land(nil) // also if the handler panics
+			if x.undo != nil && !x.over(wait) {
+				x.answer(x.w, x.r, outstanding, nil)
+				return
+			}
 			x.lead(wait)
 			return
 		}
-		if f.fingerprint != x.fingerprint {
+		if f.fingerprint != x.fingerprint && f.fingerprint != undoing {
 			x.answer(x.w, x.r, reused, nil)
 			return
 		}
@@ -62,6 +70,14 @@ func (x *exchange) run() {
 	}
 }
 
+// land ends the flights of the request with the kept response: see flight.land.
+func (x *exchange) land(kept *response) {
+	if x.undoes != nil {
+		x.undoes.land(nil)
+	}
+	x.flight.land(kept)
+}
+
 // resend sends a kept response again.
 func (x *exchange) resend(r *response) {
 	x.Counters.Replayed.Add(1)
@@ -78,11 +94,17 @@ type keyedTx struct {
 
 // begin begins the transaction on a context of its own, without the client's. Only wait can
 // prevent the beginning, and only cancel ends the transaction later.
-func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
+func (x *exchange) begin(wait context.Context) (*keyedTx, error) { return x.beginUndo(wait, nil) }
+
+// beginUndo is begin for a request that undoes another one, if undo is not nil.
+func (x *exchange) beginUndo(wait context.Context, undo *kept.Undo) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
+	if x.Undo != nil {
+		ctx = kept.Confine(ctx)
+	}
 	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
 	key.SetFingerprint(x.fingerprint)
-	t := &keyedTx{ctx: ctx, cancel: cancel, kept: new(kept.Request)}
+	t := &keyedTx{ctx: ctx, cancel: cancel, kept: &kept.Request{Undoable: x.Undo != nil, Undo: undo}}
 	stop := context.AfterFunc(wait, cancel)
 	var err error
 	t.Tx, err = x.DB.BeginTx(kept.In(ctx, t.kept), &sql.TxOptions{Isolation: x.Isolation})
@@ -117,7 +139,11 @@ func (t *keyedTx) rollback() { _ = t.end(t.Rollback) }
 
 // lead handles the request.
 func (x *exchange) lead(wait context.Context) {
-	t, err := x.begin(wait)
+	var over *kept.Undo
+	if x.undo != nil {
+		over = &kept.Undo{Key: scoped(x.Service, x.client, x.undo.key), Decide: x.decide}
+	}
+	t, err := x.beginUndo(wait, over)
 	if err != nil {
 		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
 		return
@@ -132,6 +158,9 @@ func (x *exchange) lead(wait context.Context) {
 		x.answer(x.w, x.r, exhausted, nil)
 		return
 	}
+	if x.decided(t) {
+		return
+	}
 	returned := false
 	defer func() {
 		if !returned { // it panics
@@ -140,6 +169,7 @@ func (x *exchange) lead(wait context.Context) {
 	}()
 	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
 	rec := &recorder{limit: x.MaxResponse, under: x.w, header: x.w.Header().Clone()}
+	rec.header.Del(scopeHeader)
 	rec.header.Del(encoding) // a compressor's in front, which compresses what is sent here
 	asked := &request{m: x.middleware, tx: t.Tx, key: x.given}
 	q := x.request(t, asked)
@@ -160,9 +190,12 @@ func (x *exchange) lead(wait context.Context) {
 		x.answer(x.w, x.r, retry, errHandlerLate)
 	case !x.keeps(status, asked.used.Load()):
 		t.rollback()
-		x.flight.land(nil) // the client may be slow to read it
+		x.land(nil) // the client may be slow to read it
 		x.send(status, header, body)
 	default:
+		if x.undo != nil {
+			header.Set(undoneHeader, undoneDone)
+		}
 		x.commit(t, keep(status, header, x.headers, body), header)
 	}
 }
@@ -174,6 +207,8 @@ func (x *exchange) keeps(status int, used bool) bool {
 	switch {
 	case status < 300:
 		return true // the client is told that it is done
+	case x.undo != nil:
+		return false // it can be tried again
 	case x.Keep != nil:
 		return x.Keep(status)
 	case status < 400:
@@ -196,13 +231,20 @@ func (x *exchange) request(t *keyedTx, asked *request) *http.Request {
 
 // whyNotBegun is the answer if nothing was begun, and so nothing applied.
 func whyNotBegun(err error, k *kept.Request) problem {
+	if k.Outstanding {
+		return outstanding
+	}
+	return notBegun(err)
+}
+
+func notBegun(err error) problem {
 	switch {
 	case errors.Is(err, bedsql.ErrKeyReused):
 		return reused
 	case errors.Is(err, bedsql.ErrRowsUnknown):
 		return unreadable
-	case k.Outstanding:
-		return outstanding
+	case errors.Is(err, dialect.ErrVoided):
+		return undone
 	case errors.Is(err, errNotBed), bedsql.OutcomeOf(err) == bedsql.OutcomeRefused:
 		return broken
 	default:
@@ -217,7 +259,7 @@ func (x *exchange) replay(t *keyedTx) {
 		x.answer(x.w, x.r, unreadable, err)
 		return
 	}
-	x.flight.land(r)
+	x.land(r)
 	x.resend(r)
 }
 
@@ -226,6 +268,7 @@ func (x *exchange) send(status int, header http.Header, body []byte) {
 	h := x.w.Header()
 	maps.DeleteFunc(h, func(name string, _ []string) bool { return name != encoding })
 	maps.Copy(h, header)
+	h.Set(scopeHeader, x.scope)
 	send(x.w, status, body)
 }
 
@@ -269,7 +312,10 @@ func whyNotCommitted(err error) problem {
 // committed lets the duplicates go on, and ends the soft transactions whose entries were
 // committed. The job delivers the parts that are not delivered within Wait.
 func (x *exchange) committed(t *keyedTx, r *response) {
-	x.flight.land(r)
+	x.land(r)
+	if x.undo != nil {
+		x.Counters.Undone.Add(1)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()
 	for _, end := range slices.Backward(t.kept.Ends) {
@@ -286,6 +332,9 @@ func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error
 		again, err = x.begin(wait)
 	}
 	switch {
+	case errors.Is(err, dialect.ErrVoided):
+		x.answer(x.w, x.r, undone, errors.Join(cause, err))
+		return
 	case err != nil:
 		x.answer(x.w, x.r, unknown, errors.Join(cause, err))
 		return
@@ -328,6 +377,6 @@ func (x *exchange) refuse(r *response, header http.Header) {
 		x.answer(x.w, x.r, whyNotCommitted(err), err)
 		return
 	}
-	x.flight.land(r)
+	x.land(r)
 	x.send(r.Status, header, r.Body)
 }

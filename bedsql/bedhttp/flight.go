@@ -22,7 +22,7 @@ type flightKey struct {
 // flight is one request under a key, shared by all its duplicates.
 type flight struct {
 	flightKey
-	fingerprint string
+	fingerprint string // or undoing
 	// body is the leader's. Duplicates drop theirs while they wait: it is the same.
 	body []byte
 	// landed is closed at the end. response is then nil if nothing was committed, or the outcome
@@ -31,6 +31,9 @@ type flight struct {
 	response *response
 	once     sync.Once
 }
+
+// undoing stands for the fingerprint in the flight of an undo over the key that it undoes.
+const undoing = ""
 
 // board returns the flight under a key. leads is true for the first caller, who handles the
 // request.

@@ -34,13 +34,16 @@ var (
 
 // keyOf reads the key of a request. given means that there is a key header, however malformed. The
 // error is for the client.
-func keyOf(h http.Header) (key string, given bool, err error) {
-	lines := h[keyHeader]
+func keyOf(h http.Header) (key string, given bool, err error) { return keyIn(h, keyHeader) }
+
+// keyIn reads a key from the header name.
+func keyIn(h http.Header, name string) (key string, given bool, err error) {
+	lines := h[name]
 	switch {
 	case len(lines) == 0:
 		return "", false, nil
 	case len(lines) > 1:
-		return "", true, errors.New("The Idempotency-Key header is sent more than once.") //nolint:staticcheck // a sentence for the client
+		return "", true, errors.New("The " + name + " header is sent more than once.") //nolint:staticcheck // a sentence for the client
 	}
 	text := strings.Trim(lines[0], " \t")
 	if parts := quoted.FindStringSubmatch(text); parts != nil {
@@ -48,13 +51,13 @@ func keyOf(h http.Header) (key string, given bool, err error) {
 	} else if plain.MatchString(text) {
 		key = text
 	} else if text != "" {
-		return "", true, errors.New("The Idempotency-Key header is neither a string of RFC 8941 (\"…\") nor a plain key of printable ASCII characters without commas.") //nolint:staticcheck // see above
+		return "", true, errors.New("The " + name + " header is neither a string of RFC 8941 (\"…\") nor a plain key of printable ASCII characters without commas.") //nolint:staticcheck // see above
 	}
 	switch {
 	case key == "":
-		return "", true, errors.New("The Idempotency-Key header is empty.") //nolint:staticcheck // see above
+		return "", true, errors.New("The " + name + " header is empty.") //nolint:staticcheck // see above
 	case len(key) > maxKey:
-		return "", true, errors.New("The Idempotency-Key is longer than 255 characters.") //nolint:staticcheck // see above
+		return "", true, errors.New("The key of " + name + " is longer than 255 characters.") //nolint:staticcheck // see above
 	}
 	return key, true, nil
 }

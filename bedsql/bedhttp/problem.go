@@ -44,8 +44,18 @@ var (
 		Detail: "This attempt changed nothing in the service's own database; an earlier one may have. Send it again later with the same Idempotency-Key."}
 	unreadable = problem{Type: "response-lost", Title: "The response cannot be read", Status: http.StatusInternalServerError, Detail: "The request was applied; its response is lost."}
 	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "This attempt changed nothing in the service's own database."}
-	noEntry    = problem{Type: "unknown-entry", Title: "There is no such entry", Status: http.StatusNotFound, Detail: "The last segment of the path is not the id of an entry."}
-	unasked    = problem{Type: "state-unknown", Title: "The state of the write cannot be found out now", Status: http.StatusServiceUnavailable, retry: true, Detail: "Ask again later."}
+	undone     = problem{Type: "undone", Title: "The request was undone, or never will be applied", Status: http.StatusConflict,
+		Detail: "Another request has undone this Idempotency-Key. This attempt changed nothing, and no later one will."}
+	otherScope = problem{Type: "other-scope", Title: "The request to undo was sent elsewhere", Status: http.StatusMisdirectedRequest,
+		Detail: "The Idempotency-Scope differs from the one here: another client, service or database has handled the request to undo. This attempt changed nothing."}
+	forgotten = problem{Type: "forgotten", Title: "It is not known here whether there is anything to undo", Status: http.StatusConflict,
+		Detail: "What is known here of the request to undo does not decide whether it was applied: it is too old, or its response is not here. This attempt changed nothing. An operator has to look."}
+	malformedUndo   = problem{Type: "malformed-undo", Title: "The undo is malformed", Status: http.StatusBadRequest}
+	undoUnsupported = problem{Type: "undo-unsupported", Title: "Requests cannot be undone here", Status: http.StatusBadRequest,
+		Detail: "The request carries headers of an undo (Idempotency-Undoes), and this service undoes no requests by them. This attempt changed nothing."}
+	undoForbidden = problem{Type: "undo-forbidden", Title: "This client may not undo requests", Status: http.StatusForbidden, Detail: "This attempt changed nothing."}
+	noEntry       = problem{Type: "unknown-entry", Title: "There is no such entry", Status: http.StatusNotFound, Detail: "The last segment of the path is not the id of an entry."}
+	unasked       = problem{Type: "state-unknown", Title: "The state of the write cannot be found out now", Status: http.StatusServiceUnavailable, retry: true, Detail: "Ask again later."}
 )
 
 // answer sends a problem. Its cause goes to OnError.
@@ -108,7 +118,7 @@ const mistake = "Nothing of it is applied. The service has made a mistake."
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: StatusOf(o), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
-	if o == bedsql.OutcomeRefused && dialect.MistakeOf(err) {
+	if o == bedsql.OutcomeRefused && (dialect.MistakeOf(err) || errors.Is(err, bedsql.ErrOutsideRequest)) {
 		p.Status, p.Detail = http.StatusInternalServerError, mistake
 	}
 	q, _ := r.Context().Value(requestKey{}).(*request)

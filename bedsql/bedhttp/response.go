@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,7 +28,7 @@ type headerLine struct {
 // keep makes the stored form of a response, with the named headers.
 func keep(status int, h http.Header, names []string, body []byte) *response {
 	r := &response{Status: status, Body: body}
-	for _, name := range append([]string{"Content-Length"}, names...) {
+	for _, name := range append([]string{"Content-Length", undoneHeader}, names...) {
 		for _, v := range h[name] {
 			r.Header = append(r.Header, headerLine{name, []byte(v)})
 		}
@@ -41,6 +42,11 @@ func (r *response) size() (n int) {
 		n += len(l.Name) + len(l.Value)
 	}
 	return n + len(r.Body)
+}
+
+// has reports whether a header is kept.
+func (r *response) has(name string) bool {
+	return slices.ContainsFunc(r.Header, func(l headerLine) bool { return l.Name == name })
 }
 
 func (r *response) encode() json.RawMessage {
@@ -89,14 +95,14 @@ func send(w http.ResponseWriter, status int, body []byte) {
 }
 
 // finish completes the headers of a whole response: a length, a type, and no header about another
-// way of sending.
+// way of sending or of the middleware's own.
 func finish(method string, status int, h http.Header, body []byte) []byte {
 	for name := range h {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
 			delete(h, name)
 		}
 	}
-	for _, name := range []string{"Trailer", "Transfer-Encoding", replayedHeader} {
+	for _, name := range []string{"Trailer", "Transfer-Encoding", replayedHeader, undoneHeader, scopeHeader} {
 		h.Del(name)
 	}
 	if !hasBody(status) {

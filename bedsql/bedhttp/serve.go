@@ -9,6 +9,9 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
 )
 
 // middleware is the result of New.
@@ -18,6 +21,11 @@ type middleware struct {
 	headers []string // that are kept
 	expiry  string   // a sentence for the client
 	hours   hours
+
+	retention time.Duration
+	log       txlog.Storage
+	home      atomic.Pointer[string] // of DB: see homeOf
+	asking    chan struct{}
 }
 
 // request is the middleware's part of a handler's context.
@@ -60,8 +68,12 @@ func (q *request) in(ctx context.Context) context.Context {
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	key, given, err := keyOf(r.Header)
 	under := Key(r.Context()) != ""
+	undo, bad := m.undoOf(r, key)
 	switch {
-	case !m.methods[r.Method], under, !given && !m.Required:
+	case bad != nil:
+		m.answer(w, r, *bad, nil)
+		return
+	case undo == nil && (!m.methods[r.Method] || under || !given && !m.Required):
 		q := r
 		if !under {
 			q = r.WithContext((&request{m: m}).in(r.Context()))
@@ -89,13 +101,23 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	defer leave()
-	body, p, err := m.body(r)
+	wait, cancel := context.WithTimeout(r.Context(), m.Wait)
+	home, err := m.homeOf(wait)
+	cancel()
 	if err != nil {
+		m.answer(w, r, notBegun(err), err)
+		return
+	}
+	x := &exchange{middleware: m, w: w, r: r, next: next, client: client, given: key, key: scoped(m.Service, client, key), undo: undo, scope: m.scopeIn(home, client)}
+	w.Header().Set(scopeHeader, x.scope)
+	var p problem
+	if x.body, p, err = m.body(r); err != nil {
 		m.answer(w, r, p, err)
 		return
 	}
-	x := &exchange{middleware: m, w: w, r: r, body: body, next: next, client: client, given: key,
-		key: scoped(m.Service, client, key), fingerprint: m.fingerprintOf(r, body)}
+	if x.fingerprint = m.fingerprintOf(r, x.body); undo != nil {
+		x.fingerprint = digest([]byte(undoesHeader), []byte(undo.key), []byte(x.fingerprint))
+	}
 	x.run()
 }
 

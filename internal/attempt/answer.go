@@ -18,6 +18,10 @@ type Answer struct {
 	Statements []AnswerStatement `json:"statements"`
 	// Response is the answer to the request itself (bedhttp).
 	Response json.RawMessage `json:"response,omitempty"`
+	// Undoable means that all writes of the request are in its transaction or in Entries.
+	Undoable bool `json:"undoable,omitempty"`
+	// Entries are the ids of the entries that its transaction wrote into the log.
+	Entries []string `json:"entries,omitempty"`
 }
 
 // AnswerStatement is the answer to one statement.

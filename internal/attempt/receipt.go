@@ -222,6 +222,9 @@ type receiptSQL struct {
 	read, result           string
 	keep, reported, undo   string
 	page                   string
+	// lock inserts a void receipt, or locks the row and returns it, on MySQL by locked.
+	lock, locked, voidLocked string
+	identity                 string
 	// These name receipts by their ids.
 	erase, purge, gone, back idsSQL
 	// place and schema look for the table where unqualified names lead: place returns its place, and
@@ -310,6 +313,10 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
 		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second + byKey(f))}
 	}
 	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
+	later := f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`})
+	const locked = `void, unit_id, result, {now}`
+	upsert := ` ON CONFLICT (id) DO UPDATE SET void = bed_receipt.void RETURNING ` +
+		f.Pick(sqltext.Texts{MySQL: ``, Postgres: `bed_receipt.void, bed_receipt.unit_id, bed_receipt.result, {now}`, SQLite: locked})
 	create := unplaced(`CREATE TABLE IF NOT EXISTS bed_receipt (
   id            ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the unit's, or the hash of a caller's key
   unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is, or the compensable group of a part
@@ -340,7 +347,13 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
 		result:   placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
 		reported: placed(`UPDATE bed_receipt SET result = '` + voidReported + `' WHERE id = ? AND void = 1`),
 		undo:     placed(`UPDATE bed_receipt SET void = 1, result = '` + voidCompensated + `' WHERE id = ? AND void = 0`),
-		keep:     placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
+		lock: placed(`INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, 1, {now}, {now} + ` + ms + `, ?, NULL)` +
+			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE void = void`, Postgres: upsert, SQLite: upsert})),
+		locked:     f.Pick(sqltext.Texts{MySQL: placed(`SELECT ` + locked + ` FROM bed_receipt WHERE id = ? FOR UPDATE`), Postgres: ``, SQLite: ``}),
+		voidLocked: placed(`UPDATE bed_receipt SET void = 1, result = '` + voidCompensated + `', keep_until = ` + later + `(keep_until, {now} + ` + ms + `) WHERE id = ? AND void = 0`),
+		identity: placed(`SELECT unit_id` + f.Pick(sqltext.Texts{MySQL: ``, Postgres: ``, SQLite: ` || ' ' || (SELECT file FROM pragma_database_list WHERE name = 'main')`}) +
+			` FROM bed_receipt WHERE id = '` + identityReceipt + `'`),
+		keep: placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
 		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
     WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
     CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
@@ -349,7 +362,7 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
 		erase: listed(`{by key}DELETE FROM bed_receipt`, ``),
 		// An attempt may have met the receipt, and renewed it, since it was found due.
 		purge: listed(`{by key}DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
-		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`})+
+		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+later+
 			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),
 		back: listed(`UPDATE bed_receipt SET log_gone = 0`, ``),
 

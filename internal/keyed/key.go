@@ -83,9 +83,7 @@ func (k *Key) Take(src *Source) (*Write, error) {
 	if k.of.key == "" {
 		return nil, fmt.Errorf("%w: it is empty", ErrUnusable)
 	}
-	// Collations fold case and pad blanks, so the key is hashed. Earlier versions numbered the writes from 0.
-	text := append(binary.BigEndian.AppendUint64(entry.Apart(k.of.key, src.Name), 0), k.part...)
-	w := &Write{key: k, src: src, receipt: fmt.Sprintf("key-%x", sha256.Sum256(text))}
+	w := &Write{key: k, src: src, receipt: src.receipt(k.of.key, k.part)}
 	k.of.mu.Lock()
 	defer k.of.mu.Unlock()
 	if first := k.of.writes[w.receipt]; first != nil && (first.gone == nil || !first.gone()) {
@@ -94,6 +92,13 @@ func (k *Key) Take(src *Source) (*Write, error) {
 	}
 	k.of.writes[w.receipt] = w
 	return w, nil
+}
+
+// receipt returns the id of the receipt of a part of a request. Collations fold case and pad blanks,
+// so the key is hashed. Earlier versions numbered the writes from 0.
+func (s *Source) receipt(key, part string) string {
+	text := append(binary.BigEndian.AppendUint64(entry.Apart(key, s.Name), 0), part...)
+	return fmt.Sprintf("key-%x", sha256.Sum256(text))
 }
 
 // request begins a request under the key.

@@ -26,6 +26,12 @@ type Request struct {
 	// Ended means that COMMIT was not sent, because the transaction had ended before, for example
 	// by an error in it. COMMIT sets it.
 	Ended bool
+	// Undoable is stored with the response: see attempt.Answer.
+	Undoable bool
+	// Entries are stored with the response. COMMIT sets them.
+	Entries []string
+	// Undo is set if the request undoes another one.
+	Undo *Undo
 
 	// BeginTx sets the fields below.
 
@@ -71,6 +77,12 @@ func (w *Write) Claim(ctx context.Context, d *dialect.Dialect, conn driver.Conn,
 	}
 	switch {
 	case keep == nil:
+	case out.Err == nil && keep.Undo != nil && !t.Replays():
+		if out = t.undo(ctx, d, conn, inner, r); out.Err == nil {
+			keep.Begun = true
+			break
+		}
+		fallthrough
 	case out.Err != nil:
 		keep.Outstanding = out.OnReceipt || ctx.Err() != nil
 	default:
@@ -172,6 +184,9 @@ func (t *Tx) Store(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u 
 		if t.answer.Response = t.Kept.Response; t.Kept.Response == nil {
 			return attempt.Outcome{Class: dialect.Refused, Err: errNoResponse}
 		}
+	}
+	if t.Kept != nil {
+		t.answer.Undoable, t.answer.Entries = t.Kept.Undoable, t.Kept.Entries
 	}
 	out := attempt.Fence(ctx, d, conn, u, r)
 	if out.Err == nil {

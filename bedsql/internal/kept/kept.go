@@ -14,6 +14,12 @@ import (
 // Request is a request with a response of its own.
 type Request = keyed.Request
 
+// Undo undoes an earlier request, and Undone is what that one left.
+type (
+	Undo   = keyed.Undo
+	Undone = keyed.Undone
+)
+
 type contextKey struct{}
 
 // In returns the context for the BeginTx of r.
@@ -35,6 +41,15 @@ func Within(ctx context.Context, tx any) context.Context { return context.WithVa
 // Covers reports whether tx is that transaction. If so, its writes are recorded only once.
 func Covers(ctx context.Context, tx any) bool { return tx != nil && ctx.Value(txKey{}) == tx }
 
+type confinedKey struct{}
+
+// Confine returns the context of a request that can be undone: all its writes must be in its
+// transaction, or recorded there.
+func Confine(ctx context.Context) context.Context { return context.WithValue(ctx, confinedKey{}, true) }
+
+// Confined reports whether ctx comes from Confine.
+func Confined(ctx context.Context) bool { return ctx.Value(confinedKey{}) != nil }
+
 type groupKey struct{}
 
 // InGroup returns the context of a soft transaction.
@@ -45,28 +60,47 @@ func Grouped(ctx context.Context) bool { return ctx.Value(groupKey{}) != nil }
 
 type probeKey struct{}
 
+// probe is what Find and Home ask of the connection.
+type probe struct {
+	conn any
+	home *string
+}
+
 // Find returns the connection of bed under db, or nil without an error for a db not opened by bed.
 // It begins a transaction, because a BEGIN reaches bed through any tracer around it. Found answers
 // the BEGIN without dialling.
 func Find(ctx context.Context, db *sql.DB) (conn any, err error) {
-	tx, err := db.BeginTx(context.WithValue(ctx, probeKey{}, &conn), nil)
-	if err == nil {
-		err = tx.Rollback()
-	}
-	if conn != nil {
+	p := &probe{}
+	if err = p.ask(ctx, db); p.conn != nil {
 		err = nil
 	}
-	return conn, err
+	return p.conn, err
 }
 
-// Found hands conn to Find if ctx comes from it, and returns the transaction to answer with.
-// Otherwise it returns nil.
-func Found(ctx context.Context, conn any) driver.Tx {
-	if to, ok := ctx.Value(probeKey{}).(*any); ok {
-		*to = conn
-		return noTx{}
+// Home returns what identifies the receipts in db: the data source, their place and the identity of
+// their table, which it makes at first use. It returns an empty text for a db not opened by bed.
+func Home(ctx context.Context, db *sql.DB) (home string, err error) {
+	p := &probe{home: &home}
+	err = p.ask(ctx, db)
+	return home, err
+}
+
+func (p *probe) ask(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(context.WithValue(ctx, probeKey{}, p), nil)
+	if err != nil {
+		return err
 	}
-	return nil
+	return tx.Rollback()
+}
+
+// Found hands conn to Find or Home if ctx comes from one of them, and returns the transaction to
+// answer with. Otherwise it returns nil. home is where Home wants its answer; nil for Find.
+func Found(ctx context.Context, conn any) (tx driver.Tx, home *string) {
+	if p, ok := ctx.Value(probeKey{}).(*probe); ok {
+		p.conn = conn
+		return noTx{}, p.home
+	}
+	return nil, nil
 }
 
 type noTx struct{}

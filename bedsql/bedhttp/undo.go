@@ -1,0 +1,273 @@
+package bedhttp
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/bedsql/bed/bedsql/internal/kept"
+)
+
+const (
+	undoesHeader    = "Idempotency-Undoes"         // the key to undo
+	sentHeader      = "Idempotency-Undoes-Sent"    // when its request was first sent
+	appliedHeader   = "Idempotency-Undoes-Applied" // whether a 2xx was seen
+	scopeHeader     = "Idempotency-Scope"
+	undoneHeader    = "Idempotency-Undone"
+	undoHeader      = "Idempotency-Undo"
+	retentionHeader = "Idempotency-Key-Retention"
+
+	sentFormat = "2006-01-02T15:04:05.000Z"
+)
+
+// The values of undoneHeader.
+const (
+	undoneDone    = "done"    // by the handler
+	undoneNothing = "nothing" // nothing was applied, and never will be
+	undoneAlready = "already"
+)
+
+// undo is a request's wish to undo another one of its client, and the decision about it.
+type undo struct {
+	key     string // the other's
+	scope   string
+	sent    time.Time
+	applied bool
+
+	undone  string   // undoneDone: the handler runs
+	problem *problem // nothing changes
+	cause   error
+}
+
+// undoOf reads the headers of an undo; nil for any other request. It returns the problem to answer
+// with, if it has one. A header of an undo without Idempotency-Undoes has lost it on its way, and its
+// handler must not run as for a new request.
+func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
+	h := r.Header
+	switch {
+	case len(h[undoesHeader])+len(h[sentHeader])+len(h[appliedHeader]) == 0:
+		return nil, nil
+	case m.Undo == nil:
+		return nil, &undoUnsupported
+	case Key(r.Context()) != "": // the middleware around this one has seen to it
+		return nil, nil
+	case !m.Undo(r):
+		return nil, &undoForbidden
+	}
+	u := &undo{}
+	why := ""
+	var given bool
+	var err error
+	scopes, sent, applied := h[scopeHeader], h[sentHeader], h[appliedHeader]
+	switch u.key, given, err = keyIn(h, undoesHeader); {
+	case !given:
+		why = "The Idempotency-Undoes header is missing."
+	case err != nil:
+		why = err.Error()
+	case !m.methods[r.Method]:
+		why = "The method " + r.Method + " carries no Idempotency-Key, under which a request could be undone once."
+	case u.key == key:
+		why = "A request cannot undo itself: Idempotency-Undoes needs a key other than Idempotency-Key."
+	case len(scopes) != 1 || scopes[0] == "":
+		why = "It needs one Idempotency-Scope header, with the scope of the request to undo."
+	case len(sent) != 1:
+		why = "It needs one Idempotency-Undoes-Sent header, with the time of the request to undo."
+	case len(applied) > 1 || len(applied) == 1 && applied[0] != "?0" && applied[0] != "?1":
+		why = "Idempotency-Undoes-Applied must be ?0 or ?1."
+	default:
+		u.scope, u.applied = scopes[0], len(applied) == 1 && applied[0] == "?1"
+		if u.sent, err = time.Parse(sentFormat, sent[0]); err != nil {
+			why = "Idempotency-Undoes-Sent must be a time of RFC 3339 in UTC with milliseconds, such as 2006-01-02T15:04:05.000Z."
+		}
+	}
+	if why != "" {
+		p := malformedUndo
+		p.Detail = why
+		return nil, &p
+	}
+	return u, nil
+}
+
+// maxMargin is how far the clocks of the caller and of the database may differ, but at most a tenth
+// of the retention.
+const maxMargin = time.Hour
+
+// forgets reports whether the receipt of a request first sent then may be purged by now. It also
+// does if the caller's clock is wrong.
+func (m *middleware) forgets(sent, now time.Time) bool {
+	margin := min(maxMargin, m.retention/10)
+	age := now.Sub(sent)
+	return age < -margin || age > m.retention-margin
+}
+
+// decide decides about an undo, after the receipt of the other request is locked.
+func (x *exchange) decide(ctx context.Context, found kept.Undone) (void bool) {
+	u := x.undo
+	u.undone, u.problem, u.cause = "", nil, nil
+	switch {
+	case found.Home == "" || x.scopeIn(found.Home, x.client) != u.scope:
+		u.problem = &otherScope
+	case found.Void && !found.Inserted:
+		u.undone = undoneAlready
+	case x.forgets(u.sent, found.Now), found.Inserted && u.applied:
+		u.problem = &forgotten
+	case found.Inserted:
+		u.undone = undoneNothing
+	default:
+		x.decideApplied(ctx, found)
+	}
+	return u.undone == undoneDone || u.undone == undoneNothing
+}
+
+// decideApplied is decide for a request with a stored response.
+func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
+	u := x.undo
+	r, err := decode(found.Response())
+	switch {
+	case err != nil:
+		u.problem, u.cause = &unreadable, err
+	case r.has(undoneHeader):
+		p := malformedUndo
+		p.Detail = "Idempotency-Undoes names a request that undoes another one."
+		u.problem = &p
+	case r.Status < 300 && found.Answer.Undoable:
+		u.undone = undoneDone
+		if waiting, err := x.waiting(ctx, found.Answer.Entries); err != nil {
+			u.undone, u.problem, u.cause = "", &retry, err
+		} else if waiting {
+			u.undone, u.problem = "", &outstanding
+		}
+	case r.Status < 300, u.applied: // it may have written elsewhere; or another answer was seen
+		u.problem = &forgotten
+	default:
+		u.undone = undoneNothing
+	}
+}
+
+// waiting reports whether one of the entries is in the log. The writes of an undo would overtake it.
+func (x *exchange) waiting(ctx context.Context, entries []string) (bool, error) {
+	if len(entries) == 0 {
+		return false, nil
+	}
+	missing, err := x.log.Missing(ctx, entries)
+	return len(missing) < len(entries), err
+}
+
+// over waits until no other request of this process has to do with the key to undo, and takes that
+// key's flight: the others then wait without a connection. It returns false if Wait is over.
+func (x *exchange) over(wait context.Context) bool {
+	for {
+		f, leads := board(x.DB, scoped(x.Service, x.client, x.undo.key), undoing, nil)
+		if leads {
+			x.undoes = f
+			return true
+		}
+		select {
+		case <-f.landed:
+		case <-wait.Done():
+			return false
+		}
+	}
+}
+
+// decided answers an undo that needs no handler. It returns false for any other request.
+func (x *exchange) decided(t *keyedTx) bool {
+	switch u := x.undo; {
+	case u == nil || u.undone == undoneDone:
+		return false
+	case u.problem != nil:
+		t.rollback()
+		x.land(nil)
+		x.answer(x.w, x.r, *u.problem, u.cause)
+	default:
+		body, _ := json.Marshal(map[string]string{"undone": u.undone})
+		h := http.Header{"Content-Type": {"application/json"}, undoneHeader: {u.undone}}
+		body = finish(x.r.Method, http.StatusOK, h, append(body, '\n'))
+		h.Set(undoneHeader, u.undone)
+		x.commit(t, keep(http.StatusOK, h, x.headers, body), h)
+	}
+	return true
+}
+
+// scopeIn is the scope of a client's keys in the database that home identifies.
+func (m *middleware) scopeIn(home, client string) string {
+	return digest([]byte(m.Service), []byte(client), []byte(home))
+}
+
+// homeOf returns what identifies the database, which it asks once, by one request at a time.
+func (m *middleware) homeOf(ctx context.Context) (string, error) {
+	if home := m.home.Load(); home != nil {
+		return *home, nil
+	}
+	select {
+	case m.asking <- struct{}{}:
+		defer func() { <-m.asking }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if home := m.home.Load(); home != nil {
+		return *home, nil
+	}
+	home, err := kept.Home(ctx, m.DB)
+	if err == nil && home == "" {
+		err = errNotBed
+	}
+	if err == nil {
+		m.home.Store(&home)
+	}
+	return home, err
+}
+
+// Scope makes a handler for callers that want to know, before they send a request, whether it can be
+// undone. Mount it at a path of its own, behind the authentication of the keyed requests; cfg is the
+// Config of their middleware. It answers any method, for the owner by Config.Client:
+//
+//	Idempotency-Scope: 3b0c…            {"scope": "3b0c…",
+//	Idempotency-Undo: ?1                 "undo": true,
+//	Idempotency-Key-Retention: 604800    "keyRetention": 604800}
+//
+// The scope names the place of the owner's keys: the service, the database and the owner. Undo
+// reports whether Config.Undo allows this request to undo others. The retention is in seconds. The
+// status is 403 without an owner, and 503 with Retry-After if the database does not answer within
+// Config.Wait. Scope returns the same errors as New.
+func Scope(cfg Config) (http.Handler, error) {
+	m, err := configure(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(m.serveScope), nil
+}
+
+func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) {
+	client := m.Client(r)
+	if client == "" {
+		m.answer(w, r, noClient, nil)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), m.Wait)
+	defer cancel()
+	home, err := kept.Home(ctx, m.DB) // now: the connections may lead to another database than before
+	if err == nil && home == "" {
+		err = errNotBed
+	}
+	if err != nil {
+		m.answer(w, r, notBegun(err), err)
+		return
+	}
+	seconds := int64(m.retention / time.Second)
+	said := struct {
+		Scope        string `json:"scope"`
+		Undo         bool   `json:"undo"`
+		KeyRetention int64  `json:"keyRetention"`
+	}{m.scopeIn(home, client), m.Undo != nil && m.Undo(r), seconds}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set(scopeHeader, said.Scope)
+	h.Set(undoHeader, map[bool]string{true: "?1", false: "?0"}[said.Undo])
+	h.Set(retentionHeader, strconv.FormatInt(seconds, 10))
+	text, _ := json.Marshal(said)
+	send(w, http.StatusOK, append(text, '\n'))
+}
