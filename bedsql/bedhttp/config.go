@@ -105,7 +105,7 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 func configure(cfg Config) (*middleware, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("bedhttp: Config."+format, args...)) }
-	m := &middleware{methods: map[string]bool{}, asking: make(chan struct{}, 1)}
+	m := &middleware{methods: map[string]bool{}}
 	if cfg.Client == nil {
 		bad("Client is missing: it says whose key a request carries")
 	}
@@ -115,7 +115,7 @@ func configure(cfg Config) (*middleware, error) {
 	if retention, log, err := retentionOf(cfg.DB); err != nil {
 		bad("DB cannot keep idempotency keys: %w", err)
 	} else {
-		m.retention, m.log = retention, log
+		m.retention, m.log, m.home = retention, log, homeOf(cfg.DB)
 		m.expiry = fmt.Sprintf(" A key and its response are kept for %g hours.", retention.Hours())
 	}
 	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout), int64(cfg.KeysPerHour)) < 0 {

@@ -13,7 +13,7 @@ import (
 func ExampleCounters() {
 	counters := new(bedhttp.Counters) // and in bedhttp.Config
 	registry := prometheus.NewRegistry()
-	for answer, n := range map[string]*atomic.Uint64{"replayed": &counters.Replayed, "outstanding": &counters.Outstanding, "refused": &counters.Refused, "failed": &counters.Failed} {
+	for answer, n := range map[string]*atomic.Uint64{"replayed": &counters.Replayed, "outstanding": &counters.Outstanding, "undone": &counters.Undone, "refused": &counters.Refused, "failed": &counters.Failed} {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "bed_http_answers_total", Help: "Answers to requests with a key.", ConstLabels: prometheus.Labels{"answer": answer},
 		}, func() float64 { return float64(n.Load()) }))
@@ -33,4 +33,5 @@ func ExampleCounters() {
 	// bed_http_answers_total outstanding 0
 	// bed_http_answers_total refused 0
 	// bed_http_answers_total replayed 2
+	// bed_http_answers_total undone 0
 }

@@ -24,8 +24,7 @@ type middleware struct {
 
 	retention time.Duration
 	log       txlog.Storage
-	home      atomic.Pointer[string] // of DB: see homeOf
-	asking    chan struct{}
+	home      *home // of DB
 }
 
 // request is the middleware's part of a handler's context.
@@ -102,7 +101,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	defer leave()
 	wait, cancel := context.WithTimeout(r.Context(), m.Wait)
-	home, err := m.homeOf(wait)
+	home, err := m.home.of(wait, m.DB)
 	cancel()
 	if err != nil {
 		m.answer(w, r, notBegun(err), err)

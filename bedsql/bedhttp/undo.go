@@ -2,10 +2,15 @@ package bedhttp
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"net/http"
+	"runtime"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/bedsql/bed/bedsql/internal/kept"
 )
@@ -196,28 +201,52 @@ func (m *middleware) scopeIn(home, client string) string {
 	return digest([]byte(m.Service), []byte(client), []byte(home))
 }
 
-// homeOf returns what identifies the database, which it asks once, by one request at a time.
-func (m *middleware) homeOf(ctx context.Context) (string, error) {
-	if home := m.home.Load(); home != nil {
-		return *home, nil
+// home is what identifies a database, which is asked once a process.
+type home struct {
+	known  atomic.Pointer[string]
+	asking chan struct{} // room for one
+}
+
+var homes sync.Map // *home by weak.Pointer[sql.DB]
+
+// homeOf returns the home of db, the same for all middlewares.
+func homeOf(db *sql.DB) *home {
+	at := weak.Make(db)
+	h, there := homes.LoadOrStore(at, &home{asking: make(chan struct{}, 1)})
+	if !there {
+		runtime.AddCleanup(db, func(at weak.Pointer[sql.DB]) { homes.Delete(at) }, at)
+	}
+	return h.(*home)
+}
+
+// of returns what identifies db.
+func (h *home) of(ctx context.Context, db *sql.DB) (string, error) {
+	if known := h.known.Load(); known != nil {
+		return *known, nil
 	}
 	select {
-	case m.asking <- struct{}{}:
-		defer func() { <-m.asking }()
+	case h.asking <- struct{}{}:
+		defer func() { <-h.asking }()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if home := m.home.Load(); home != nil {
-		return *home, nil
+	if known := h.known.Load(); known != nil {
+		return *known, nil
 	}
-	home, err := kept.Home(ctx, m.DB)
-	if err == nil && home == "" {
+	return h.ask(ctx, db)
+}
+
+// ask asks db, whose connections may lead to another database than before.
+func (h *home) ask(ctx context.Context, db *sql.DB) (string, error) {
+	text, err := kept.Home(ctx, db)
+	if err == nil && text == "" {
 		err = errNotBed
 	}
-	if err == nil {
-		m.home.Store(&home)
+	if err != nil {
+		return "", err
 	}
-	return home, err
+	h.known.Store(&text)
+	return text, nil
 }
 
 // Scope makes a handler for callers that want to know, before they send a request, whether it can be
@@ -248,10 +277,7 @@ func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), m.Wait)
 	defer cancel()
-	home, err := kept.Home(ctx, m.DB) // now: the connections may lead to another database than before
-	if err == nil && home == "" {
-		err = errNotBed
-	}
+	home, err := m.home.ask(ctx, m.DB)
 	if err != nil {
 		m.answer(w, r, notBegun(err), err)
 		return

@@ -3,6 +3,7 @@ package requests
 import (
 	"database/sql"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -177,4 +178,24 @@ func TestUndoAtEachLevelOfIsolation(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The identity is read once a process, and no request pays for undos.
+func TestScopeIsReadOnceAProcess(t *testing.T) {
+	t.Parallel()
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := rig.NewBehindProxy(t, db)
+		r.Account(0)
+		makesReceipts(r)
+		read := p.Count(testproxy.Text("id = 'identity'"))
+		locked, updated := p.Count(testproxy.Text("ON CONFLICT (id) DO UPDATE")), p.Count(testproxy.Text("ON DUPLICATE KEY UPDATE"))
+		u := newUndoRig(t, r, func(c *bedhttp.Config) { c.DB.SetMaxOpenConns(1) })
+		begun := p.Count(testproxy.Text("INSERT INTO bed_receipt"))
+		for i := range 10 {
+			u.Wants(u.Asks(strconv.Itoa(i), "{}"), 201, false)
+		}
+		if read() != 1 || locked()+updated() != 0 {
+			t.Errorf("the identity was read %d times, and %d receipts were locked, for %d inserts", read(), locked()+updated(), begun())
+		}
+	})
 }

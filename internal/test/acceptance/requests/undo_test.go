@@ -602,3 +602,29 @@ func TestUndoableRequestWritesNothingElsewhere(t *testing.T) {
 		wantsGroup(w, 100, 101)
 	})
 }
+
+// Two requests that would each undo the other cannot both go on. Neither waits for ever.
+func TestRequestsThatUndoEachOtherEnd(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig.Rig) {
+		services := []*undoRig{newUndoRig(t, r, brief), newUndoRig(t, r, brief)}
+		scope := services[0].scopeOf("t1")
+		for i, pair := range [][2]*undoRig{{services[0], services[0]}, {services[0], services[1]}} {
+			a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+			answers := make(chan rig.HttpAnswer, 2)
+			go func() { answers <- pair[0].undoes(a, b, header("Idempotency-Scope", scope)) }()
+			go func() { answers <- pair[1].undoes(b, a, header("Idempotency-Scope", scope)) }()
+			for range 2 {
+				// One voids the other, whose answer depends on who was first.
+				switch a := <-answers; a.Status {
+				case 200, 400, 409, 503:
+				default:
+					t.Errorf("%v", a)
+				}
+			}
+		}
+		services[0].WantsRuns(0, 0)
+	})
+}
+
+func brief(c *bedhttp.Config) { c.Wait = time.Second }
