@@ -111,7 +111,7 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 	)
 	keep := kept.Of(ctx)
 	if keep != nil && keep.Undo != nil {
-		keep.Undo.Home = c.c.home
+		keep.Undo.Home, keep.Undo.Waiting = c.c.home, c.holds
 	}
 	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -52,6 +53,16 @@ func (t *localTx) keepEntries() {
 			t.keyed.Kept.Entries = append(t.keyed.Kept.Entries, u.unit.ID)
 		}
 	}
+}
+
+// holds reports whether one of the entries is in the log. The open transaction looks itself if it can:
+// it sees every entry of a transaction that it sees, and another connection may see less.
+func (c *Conn) holds(ctx context.Context, entries []string) (bool, error) {
+	if log := logdb.Of(c.c.cfg.Storage); log != nil {
+		return log.Holds(ctx, visit{&c.session}, entries)
+	}
+	missing, err := c.c.cfg.Storage.Missing(ctx, entries)
+	return len(missing) < len(entries), err
 }
 
 // home identifies the receipts of c, whose table has that identity.

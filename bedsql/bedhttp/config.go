@@ -15,7 +15,6 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Config configures New.
@@ -112,10 +111,10 @@ func configure(cfg Config) (*middleware, error) {
 	if cfg.Service == "" {
 		bad("Service is missing: it keeps the keys of two services on one database apart")
 	}
-	if retention, log, err := retentionOf(cfg.DB); err != nil {
+	if retention, err := retentionOf(cfg.DB); err != nil {
 		bad("DB cannot keep idempotency keys: %w", err)
 	} else {
-		m.retention, m.log, m.home = retention, log, homeOf(cfg.DB)
+		m.retention, m.home = retention, homeOf(cfg.DB)
 		m.expiry = fmt.Sprintf(" A key and its response are kept for %g hours.", retention.Hours())
 	}
 	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout), int64(cfg.KeysPerHour)) < 0 {
@@ -162,19 +161,18 @@ func configure(cfg Config) (*middleware, error) {
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
 	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader, undoneHeader, scopeHeader}
 
-// retentionOf asks db how long it keeps keys, and which log it has.
-func retentionOf(db *sql.DB) (time.Duration, txlog.Storage, error) {
+// retentionOf asks db how long it keeps keys.
+func retentionOf(db *sql.DB) (time.Duration, error) {
 	if db == nil {
-		return 0, nil, errNotBed
+		return 0, errNotBed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	found, err := kept.Find(ctx, db)
 	if c, ok := found.(*bedsql.Conn); ok {
-		retention, err := c.KeyRetention()
-		return retention, c.Config().Storage, err
+		return c.KeyRetention()
 	}
-	return 0, nil, cmp.Or(err, errNotBed)
+	return 0, cmp.Or(err, errNotBed)
 }
 
 var errNotBed = errors.New("it is not opened by bed, what is around it drops the context of BeginTx, or that is not under the key of the request's context")

@@ -32,6 +32,7 @@ type exchange struct {
 	scope  string
 	undo   *undo   // nil for a request that undoes no other
 	undoes *flight // over the key that it undoes
+	over   *kept.Undo
 }
 
 // run waits for the request's turn among its duplicates, and answers it.
@@ -43,7 +44,7 @@ func (x *exchange) run() {
 		if leads {
 			x.flight = f
 			defer x.land(nil) // also if the handler panics
-			if x.undo != nil && !x.over(wait) {
+			if x.undo != nil && !x.leadOver(wait) {
 				x.answer(x.w, x.r, outstanding, nil)
 				return
 			}
@@ -139,11 +140,10 @@ func (t *keyedTx) rollback() { _ = t.end(t.Rollback) }
 
 // lead handles the request.
 func (x *exchange) lead(wait context.Context) {
-	var over *kept.Undo
 	if x.undo != nil {
-		over = &kept.Undo{Key: scoped(x.Service, x.client, x.undo.key), Decide: x.decide}
+		x.over = &kept.Undo{Key: scoped(x.Service, x.client, x.undo.key), Decide: x.decide}
 	}
-	t, err := x.beginUndo(wait, over)
+	t, err := x.beginUndo(wait, x.over)
 	if err != nil {
 		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
 		return

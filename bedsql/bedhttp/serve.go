@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/bedsql/bed/txlog"
 )
 
 // middleware is the result of New.
@@ -23,7 +21,6 @@ type middleware struct {
 	hours   hours
 
 	retention time.Duration
-	log       txlog.Storage
 	home      *home // of DB
 }
 

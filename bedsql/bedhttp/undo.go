@@ -139,7 +139,11 @@ func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
 		u.problem = &p
 	case r.Status < 300 && found.Answer.Undoable:
 		u.undone = undoneDone
-		if waiting, err := x.waiting(ctx, found.Answer.Entries); err != nil {
+		if len(found.Answer.Entries) == 0 {
+			return
+		}
+		// The writes of the undo would overtake an entry in the log.
+		if waiting, err := x.over.Waiting(ctx, found.Answer.Entries); err != nil {
 			u.undone, u.problem, u.cause = "", &retry, err
 		} else if waiting {
 			u.undone, u.problem = "", &outstanding
@@ -151,18 +155,9 @@ func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
 	}
 }
 
-// waiting reports whether one of the entries is in the log. The writes of an undo would overtake it.
-func (x *exchange) waiting(ctx context.Context, entries []string) (bool, error) {
-	if len(entries) == 0 {
-		return false, nil
-	}
-	missing, err := x.log.Missing(ctx, entries)
-	return len(missing) < len(entries), err
-}
-
-// over waits until no other request of this process has to do with the key to undo, and takes that
+// leadOver waits until no other request of this process has to do with the key to undo, and takes that
 // key's flight: the others then wait without a connection. It returns false if Wait is over.
-func (x *exchange) over(wait context.Context) bool {
+func (x *exchange) leadOver(wait context.Context) bool {
 	for {
 		f, leads := board(x.DB, scoped(x.Service, x.client, x.undo.key), undoing, nil)
 		if leads {

@@ -18,7 +18,10 @@ type Undo struct {
 	// Decide decides what follows from the locked receipt. It may run several times; the last one
 	// counts. If it returns true, the receipt becomes void.
 	Decide func(ctx context.Context, found Undone) (void bool)
-	// Home identifies the data source and the place of its receipts, for Undone. bedsql sets it.
+	// Waiting reports whether one of the entries is in the log, as the transaction sees it. BeginTx
+	// sets it, for Decide.
+	Waiting func(ctx context.Context, entries []string) (bool, error)
+	// Home identifies the data source and the place of its receipts, for Undone. BeginTx sets it.
 	Home func(identity string) string
 }
 

@@ -41,7 +41,7 @@ type Reach struct {
 }
 
 // SQL is a log in an SQL database, with the methods that only bed's own packages use: for
-// bedsql.WithTx (Within to Reach), for the job (…Order) and for operators.
+// bedsql.WithTx (Within to Holds), for the job (…Order) and for operators.
 type SQL interface {
 	// Journal holds operators' data beside the log, in tables of the same database. nil for a
 	// storage that was never opened.
@@ -63,6 +63,9 @@ type SQL interface {
 	// tables and the right to write to them. It matches txlog.ErrLogElsewhere if the session does
 	// not reach the log.
 	Reach(ctx context.Context, s Session) (Reach, error)
+	// Holds reports whether one of the units with these ids is in the log, as the open local
+	// transaction of a session sees it. The errors are as for Reach.
+	Holds(ctx context.Context, s Session, ids []string) (bool, error)
 	// HealOrder frees the units behind an entry that is no longer in the log, because it was
 	// deleted by hand or by a version without order keys. Each call checks some order keys after
 	// the hash after. next is the hash to continue from, empty at the end. It leaves a locked
