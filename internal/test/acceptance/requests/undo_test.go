@@ -382,6 +382,8 @@ func TestVoidReceiptsAreKeptForKeyRetention(t *testing.T) {
 	t.Parallel()
 	eachUndo(t, func(t *testing.T, u *undoRig) {
 		u.Wants(u.Asks("f", "{}"), 201, false)
+		u.ReceiptsAge(time.Hour)
+		u.RunOnce() // it is not in the log, from which its retention counts
 		u.ReceiptsAge(6 * 24 * time.Hour)
 		u.wantsUndone(u.undoes("u", "f", sentAt(time.Now().Add(-6*24*time.Hour))), "done", false)
 		u.wantsUndone(u.undoes("v", "g"), "nothing", false)
@@ -565,6 +567,16 @@ func TestUndoableRequestWritesNothingElsewhere(t *testing.T) {
 			refused("DDL", err)
 			_, err = w.Wrapped.BeginTx(part, nil)
 			refused("a local transaction", err)
+			conn, err := w.Wrapped.Conn(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			refused("raw access", conn.Raw(func(c any) error {
+				_, err := c.(*bedsql.Conn).Raw(ctx)
+				return err
+			}))
+			_ = conn.Close()
 			refused("End of a group from elsewhere", outside.End(ctx))
 			group, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 			if err != nil {
