@@ -15,8 +15,10 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
@@ -143,6 +145,8 @@ func (l link) Ping(ctx context.Context) error {
 // send sends a call and reads its answer.
 func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 	var asked, dialled atomic.Bool
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { asked.Store(true) }, GotConn: func(httptrace.GotConnInfo) { dialled.Store(true) },
 	})
@@ -166,6 +170,9 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 		return nil, unsent(err, asked.Load() && !dialled.Load())
 	}
 	defer func() { _ = res.Body.Close() }()
+	if end, ok := ctx.Deadline(); ok { // the status decides, also if the body is slow
+		defer time.AfterFunc(time.Until(end)*3/4, cancel).Stop()
+	}
 	if res.StatusCode >= 300 {
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
 		if err := judge(c.Scoped, &StatusError{Status: res.StatusCode, Header: res.Header, Body: body}); err != nil {
@@ -206,8 +213,15 @@ func unsent(err error, certain bool) error {
 	case certain, errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
 		return sender.NotSent(err)
 	}
-	return err
+	return &unanswered{err}
 }
+
+// unanswered is an error that leaves the call in doubt. net/http quotes a malformed answer, which may
+// be an echo of the call.
+type unanswered struct{ error }
+
+func (e *unanswered) Unwrap() error { return e.error }
+func (e *unanswered) Shown() string { return errmask.Mask(e.Error()) }
 
 // ofHandshake are the alerts by which a server turns a client away, which TLS 1.3 reads after the request
 // was sent: handshake, certificates, access, version, name.
