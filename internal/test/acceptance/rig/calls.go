@@ -89,8 +89,10 @@ const (
 // Network is an HTTP proxy in front of a service.
 type Network struct {
 	*httptest.Server
-	to   string
-	late sync.WaitGroup
+	// Unkeyed means that the service recognizes no keys.
+	Unkeyed bool
+	to      string
+	late    sync.WaitGroup
 
 	mu   sync.Mutex
 	fate func(*http.Request) Fate
@@ -187,11 +189,11 @@ func (n *Network) forward(r *http.Request, body []byte) (*http.Response, []byte,
 		return nil, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	if res.Header.Get("Idempotency-Scope") == "" {
+	if !n.Unkeyed {
 		res.Header.Set("Idempotency-Scope", "test")
-	}
-	if res.StatusCode == http.StatusPaymentRequired {
-		res.Header.Set("Idempotency-Kept", "?1")
+		if res.StatusCode == http.StatusPaymentRequired {
+			res.Header.Set("Idempotency-Kept", "?1")
+		}
 	}
 	answer, err := io.ReadAll(res.Body)
 	return res, answer, err
