@@ -93,9 +93,6 @@ func newSource(name string, t delivery.Target, storage target.Log, r attempt.Rec
 		minAge:      max(cfg.MaxDeliveryTryDelay, 0),
 		log:         log.WithField("data_source", name),
 	}
-	if t.DriverLog != nil {
-		t.DriverLog(func(line string) { s.log.WithField("line", line).Debug("the driver's own log") })
-	}
 	if t.Dialect.Flavor == sqltext.SQLite {
 		s.concurrency = 1
 	}

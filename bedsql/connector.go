@@ -135,9 +135,6 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	c.reach(t, attempt.Receipts{
 		LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
 	})
-	if t.DriverLog != nil {
-		t.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
-	}
 	c.guard = newGuard(&cfg, t.Dialect, log)
 	t.Dialect.Know()
 	logdb.Journal(cfg.Storage).TellOff(log.Warn, journal.Audit, journal.DataSources)

@@ -188,10 +188,12 @@ func endOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err er
 	var server *mysql.MySQLError
 	switch {
 	case before:
-		return false, notSent(err)
+		return false, attempt.NotSent(err, classify(err))
 	case !errors.As(err, &server):
 		return false, err // no answer
-	case cutOff(server):
+	case server.Number == 1047: // ER_UNKNOWN_COM_ERROR: a Galera node without quorum
+		// It fails every statement of a compound: the ROLLBACK of the handler, statements after a
+		// COMMIT, and even a COMMIT that the other nodes have received.
 		_ = conn.Close()
 		return false, inDoubt(err)
 	}
@@ -218,11 +220,6 @@ func endOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err er
 	}
 	return open, err
 }
-
-// cutOff reports whether err comes from a Galera node without quorum. Such a node fails
-// every statement of a compound: the ROLLBACK of the handler, statements after a COMMIT, and
-// even a COMMIT that the other nodes have received.
-func cutOff(err *mysql.MySQLError) bool { return err.Number == 1047 } // ER_UNKNOWN_COM_ERROR
 
 // unwritten reports whether the receipt or the entry among calls is certainly missing, so that
 // their transaction was rolled back.
@@ -267,9 +264,6 @@ func stops(err *mysql.MySQLError) bool {
 		1436, // ER_STACK_OVERRUN_NEED_MORE
 		1969) // ER_STATEMENT_TIMEOUT
 }
-
-// notSent marks err as met before the write was sent, unless it is an answer.
-func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func inDoubt(err error) error { return attempt.Certain(err, dialect.Unknown) }
 

@@ -29,9 +29,10 @@ const longerThanAColumn = "_of_the_call_this_name_is_longer_than_that_of_any_col
 func rowsVariable(i int) string { return "bed_rows_" + strconv.Itoa(i) + longerThanAColumn }
 func idVariable(i int) string   { return "bed_id_" + strconv.Itoa(i) + longerThanAColumn }
 
-const messageVariable = "bed_message" + longerThanAColumn
-
-const priorVariable = "bed_prior_id" + longerThanAColumn
+const (
+	messageVariable = "bed_message" + longerThanAColumn
+	priorVariable   = "bed_prior_id" + longerThanAColumn
+)
 
 const (
 	// completion_type may be set to CHAIN or RELEASE, so the texts rule them out.

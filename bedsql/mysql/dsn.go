@@ -66,7 +66,9 @@ func readDSN(dsn string) (cfg *mysql.Config, own dialects.Own, err error) {
 }
 
 func target(cfg *mysql.Config, own dialects.Own) (delivery.Target, error) {
-	log := takeLog(cfg)
+	if chosen := cfg.Logger; chosen == nil || reflect.TypeOf(chosen).Comparable() && chosen == mysql.NewConfig().Logger {
+		cfg.Logger = &mysql.NopLogger{} // its lines ("broken pipe") say no more than the errors
+	}
 	if own.DataSource == "" {
 		own.DataSource = dataSource(cfg)
 		if err := holdAddress(cfg); err != nil {
@@ -79,7 +81,6 @@ func target(cfg *mysql.Config, own dialects.Own) (delivery.Target, error) {
 	}
 	t := delivery.Target{
 		Connector:     connector,
-		DriverLog:     log.tell,
 		Dialect:       newDialect(cfg),
 		DataSource:    own.DataSource,
 		Settings:      settings(cfg, own.ReceiptSchema),

@@ -42,8 +42,8 @@ func isReceiptDuplicate(err error, id string) bool {
 		return primary && isValue(strings.TrimPrefix(value, "'"), id) ||
 			slices.ContainsFunc(receiptKeys, func(key string) bool { return strings.HasSuffix(text, " for key '"+key+"'") })
 	}
-	text, _, _ = cutLast(text, "'")
-	text, key, _ := cutLast(text, "'")
+	text, _ = cutLast(text, "'")
+	text, key := cutLast(text, "'")
 	_, value, _ := strings.Cut(text, "'")
 	value, _, _ = strings.Cut(value, "'")
 	return key == "PRIMARY" && isValue(value, id) || slices.Contains(receiptKeys, key)
@@ -57,12 +57,9 @@ func isValue(value, id string) bool {
 	return value == id || (cut && len(begin) >= 40 || len(begin) >= 60) && strings.HasPrefix(id, begin)
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
+func cutLast(s, sep string) (before, after string) {
 	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return "", s, false
-	}
-	return s[:i], s[i+len(sep):], true
+	return s[:max(i, 0)], s[i+1:]
 }
 
 // isReceiptBusy reports whether err was marked in the compound of a receipt: see

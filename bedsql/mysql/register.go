@@ -51,7 +51,7 @@ func logConnector(dsn string, before logdb.Before) (driver.Connector, error) {
 	}
 	// A matched row is a held lease, even if the update writes the same millisecond again.
 	cfg.ClientFoundRows = true
-	cfg.Logger = new(driverLog)
+	cfg.Logger = &mysql.NopLogger{}
 	return mysql.NewConnector(cfg)
 }
 

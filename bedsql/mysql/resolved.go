@@ -152,17 +152,13 @@ func (a *asker) variables(ctx context.Context, conn driver.Conn, question string
 			return nil, fmt.Errorf("bed: the server did not answer what %s its session has", name)
 		}
 	}
-	if err := userVariables(ctx, conn, settings); err != nil {
+	// Triggers read the user variables that init_connect may have set.
+	users := userVariable.FindAllString(settings[initConnect], -1)
+	delete(settings, initConnect)
+	if err := readVariables(ctx, conn, users, settings); err != nil {
 		return nil, err
 	}
 	return settings, a.current(ctx, conn, settings, inDatabase)
-}
-
-// userVariables adds the user variables that init_connect may have set: triggers read them.
-func userVariables(ctx context.Context, conn driver.Conn, settings map[string]string) error {
-	names := userVariable.FindAllString(settings[initConnect], -1)
-	delete(settings, initConnect)
-	return readVariables(ctx, conn, names, settings)
 }
 
 // readVariables adds user variables that have a value. A text in UTF-8 begins with a quote and an

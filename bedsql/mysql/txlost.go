@@ -12,11 +12,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-const (
-	numParseError            = 1064 // ER_PARSE_ERROR
-	numUnknownSystemVariable = 1193 // ER_UNKNOWN_SYSTEM_VARIABLE
-)
-
 // probeTimeout bounds a query that the server can answer at once.
 const probeTimeout = 5 * time.Second
 
@@ -88,9 +83,7 @@ func txIsOpen(ctx context.Context, conn driver.Conn) (open bool, err error) {
 	return value == "1", err
 }
 
-func isUnknownVariable(err error) bool {
-	return hasNumber(err, numUnknownSystemVariable)
-}
+func isUnknownVariable(err error) bool { return hasNumber(err, 1193) } // ER_UNKNOWN_SYSTEM_VARIABLE
 
 // afterImplicitCommit returns whether a statement with an implicit commit made it before
 // err. MariaDB can be queried. For MySQL the errors from parsing, and about a transaction's
@@ -141,7 +134,7 @@ func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	value, err := attempt.Setting(ctx, conn, "VALUES (@@"+name+")")
-	if hasNumber(err, numParseError) {
+	if hasNumber(err, 1064) { // ER_PARSE_ERROR
 		return attempt.Setting(ctx, conn, "SELECT @@"+name)
 	}
 	return value, err

@@ -12,9 +12,6 @@ type Target struct {
 	Connector driver.Connector
 	// Dialect describes its database.
 	Dialect *dialect.Dialect
-	// DriverLog sets the destination of the driver's own log lines. Without a call the lines
-	// are dropped. nil for a driver that writes none.
-	DriverLog func(to func(line string))
 	// DataSource is its name in the log.
 	DataSource string
 	// Settings are the DSN's settings of values and names: see entry.Unit.
