@@ -18,11 +18,8 @@ const (
 	maxPipelineText  = 4 << 20
 )
 
-// The states of a session between two statements.
-const (
-	txIdle = 'I'
-	txOpen = 'T'
-)
+// txIdle is the state of a session without an open transaction.
+const txIdle = 'I'
 
 // idle implements Dialect.Idle: each answer ends with the state of the session.
 func idle(conn driver.Conn) bool {
@@ -53,10 +50,11 @@ func atomic(ctx context.Context, conn driver.Conn, calls []dialect.Call) ([]driv
 		return nil, false, nil
 	}
 	tags, failed, err := s.run(ctx, sent)
-	if isForeign(err) && !s.unnamed && !s.closed() && s.status() == txIdle {
-		// Nothing was applied, and without names there is no clash with another connection's
-		// prepared statements.
-		s.unname()
+	if hasCode(err, "26000", "42P05") && !s.unnamed && !s.closed() && s.status() == txIdle {
+		// A pooler changed the server's session: the name is unknown there, or taken. Nothing was
+		// applied. From now on there are no names; named statements are left to that session.
+		s.unnamed, s.stale = true, nil
+		clear(s.statements)
 		tags, failed, err = s.run(ctx, sent)
 	}
 	if err != nil && &sent[0] != &calls[0] && isUnfit(err) && !s.closed() && s.status() == txIdle {

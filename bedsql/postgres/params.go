@@ -58,7 +58,8 @@ func init() {
 	registerParam("pgx.StrictNamedArgs", encodeArgs[pgx.StrictNamedArgs], decodeArgs[pgx.StrictNamedArgs])
 	registerParam("[]any", encodeList[any], decodeList[any])
 	delete(exact, reflect.TypeFor[[]any]()) // its elements may be of any type
-	registerParam("array", encodeArray, decodeArray)
+	registerParam("array",
+		func(a array) (string, error) { return encodeList(append([]any{jsonOf(a.dims), a.text}, a.elements...)) }, decodeArray)
 	registerSlices[bool]()
 	registerSlices[string]()
 	registerSlices[int]()

@@ -36,12 +36,6 @@ func nameOf(text string) string {
 	return "bed_" + hex.EncodeToString(sum[:16])
 }
 
-// isForeign reports whether err means that a pooler changed the server's session: the name
-// is unknown there, or taken.
-func isForeign(err error) bool {
-	return hasCode(err, "26000", "42P05")
-}
-
 func sessionOf(conn *pgx.Conn) *session {
 	data := conn.PgConn().CustomData()
 	if s, ok := data[sessionKey].(*session); ok && s.conn == conn {
@@ -186,12 +180,6 @@ func (s *session) drop(text string) {
 			s.stale = append(s.stale, d.Name)
 		}
 	}
-}
-
-// unname continues without names. Named statements are left to the server's session.
-func (s *session) unname() {
-	s.unnamed, s.stale = true, nil
-	clear(s.statements)
 }
 
 // forget drops the descriptions of calls after an error that may come from an outdated one:

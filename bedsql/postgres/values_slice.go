@@ -122,11 +122,7 @@ func cardinality(dims []pgtype.ArrayDimension) (n int, ok bool) {
 	return n, true
 }
 
-// encodeArray writes the dimensions, the JSON and the elements.
-func encodeArray(a array) (string, error) {
-	return encodeList(append([]any{jsonOf(a.dims), a.text}, a.elements...))
-}
-
+// decodeArray reads the dimensions, the JSON and the elements.
 func decodeArray(s string) (a array, err error) {
 	list, err := decodeList[any](s)
 	if err != nil || len(list) < 2 {
