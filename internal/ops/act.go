@@ -92,11 +92,21 @@ func decision(a Action, by By) (entry.Decision, error) {
 
 // decide carries a decision out and audits it, in one local transaction.
 func (s *Store) decide(ctx context.Context, d entry.Decision, ids []string, check func(*entry.Unit) bool, record func(entry.Decided) (journal.Record, error)) (entry.Decided, error) {
+	also, err := s.audited(record)
+	if err != nil {
+		return entry.Decided{}, err
+	}
+	return s.sql.Decide(ctx, d, ids, check, also)
+}
+
+// audited returns the function that audits a decision in its transaction. It fails at once if the
+// audit cannot be written.
+func (s *Store) audited(record func(entry.Decided) (journal.Record, error)) (also func(entry.Decided, func(string, ...any) error) error, err error) {
 	if _, _, err := s.journal.AuditStatement(journal.Record{}); err != nil {
-		return entry.Decided{}, noTables(err)
+		return nil, noTables(err)
 	}
 	id := journal.NewID() // of the record, which tells a repetition that it was made
-	return s.sql.Decide(ctx, d, ids, check, func(done entry.Decided, exec func(string, ...any) error) error {
+	return func(done entry.Decided, exec func(string, ...any) error) error {
 		r, err := record(done)
 		if err != nil {
 			return err
@@ -107,7 +117,7 @@ func (s *Store) decide(ctx context.Context, d entry.Decision, ids []string, chec
 			return noTables(err)
 		}
 		return s.fault(exec(statement, args...))
-	})
+	}, nil
 }
 
 func noTables(err error) error {
@@ -243,13 +253,13 @@ func (s *Store) Control(ctx context.Context, a Action, dataSource string, perSec
 	if err != nil {
 		return noTables(err)
 	}
-	audit, auditArgs, err := s.journal.AuditStatement(by.record(a, dataSource, 0))
+	audit, err := s.audited(func(entry.Decided) (journal.Record, error) { return by.record(a, dataSource, 0), nil })
 	if err != nil {
-		return noTables(err)
+		return err
 	}
-	_, err = s.sql.Decide(ctx, 0, nil, nil, func(_ entry.Decided, exec func(string, ...any) error) error {
-		if err := exec(audit, auditArgs...); err != nil {
-			return s.fault(err)
+	_, err = s.sql.Decide(ctx, 0, nil, nil, func(done entry.Decided, exec func(string, ...any) error) error {
+		if err := audit(done, exec); err != nil {
+			return err
 		}
 		return s.fault(exec(set, setArgs...))
 	})

@@ -94,10 +94,14 @@ func (s *Store) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	}
 	r := by.record(Amend, what, 1)
 	r.Whole = true
-	if err := s.amend(ctx, u, to, r); err != nil {
+	also, err := s.audited(func(entry.Decided) (journal.Record, error) { return r, nil })
+	if err != nil {
 		return nil, err
 	}
-	return done, nil
+	return done, s.answer(ctx, func(ctx context.Context) error {
+		_, err := s.sql.Amend(ctx, map[string]entry.Amendment{u.ID: to}, false, same(u), also)
+		return err
+	})
 }
 
 // takesPlace has a message or a call that takes the place of old keep what identifies it.
@@ -120,18 +124,6 @@ func takesPlace(d *dialect.Dialect, old entry.Statement, to *entry.Statement) er
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return nil
-}
-
-// amend amends and audits a unit, unless it has changed since we looked at it.
-func (s *Store) amend(ctx context.Context, u *entry.Unit, to entry.Amendment, r journal.Record) error {
-	statement, args, err := s.journal.AuditStatement(r)
-	if err != nil {
-		return noTables(err)
-	}
-	return s.answer(ctx, func(ctx context.Context) error {
-		_, err := s.sql.Amend(ctx, map[string]entry.Amendment{u.ID: to}, false, same(u), func(_ entry.Decided, exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
-		return err
-	})
 }
 
 // same checks, under the lock, that a unit is still as it was in u and can be amended.

@@ -19,18 +19,18 @@ const MaxAmended = keptIDs
 // AmendedAll is the result of a bulk amendment.
 type AmendedAll struct {
 	// Done counts the entries left alone in Left. Kept says why they were.
-	Done
+	Done `json:"-"`
 	// Kept are the reasons for leaving entries alone, the most frequent first.
-	Kept []Kept
+	Kept []Kept `json:"kept"`
 	// Statement is the number of the replaced statement, from 1.
-	Statement int
+	Statement int `json:"statement"`
 	// Kind is the key of the entries with the new text.
-	Kind string
+	Kind string `json:"kind"`
 	// Tried is the entry tried in its amended form before any change, Trial the result. Untried
 	// says why there was no trial: it is a message, or the target cannot be asked.
-	Tried   string
-	Trial   *Trial
-	Untried string
+	Tried   string `json:"tried"`
+	Trial   *Trial `json:"trial"`
+	Untried string `json:"untried"`
 }
 
 // Kept is a reason for leaving entries alone.
@@ -82,25 +82,16 @@ func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By
 	for _, one := range all {
 		units[one.u.ID], as[one.u.ID] = one.u, one.to
 	}
-	if _, _, err := s.journal.AuditStatement(journal.Record{}); err != nil {
-		return nil, noTables(err)
-	}
-	id := journal.NewID() // of the record, which tells a repetition that it was made
 	before := out.Done
+	also, err := s.audited(func(done entry.Decided) (journal.Record, error) {
+		done.Gone, done.Left = before.Gone+done.Gone, before.Left+done.Left
+		return by.amended(sel, a, all, done)
+	})
+	if err != nil {
+		return nil, err
+	}
 	err = s.answer(ctx, func(ctx context.Context) error {
-		done, err := s.sql.Amend(ctx, as, true, func(u *entry.Unit) error { return same(units[u.ID])(u) }, func(done entry.Decided, exec func(string, ...any) error) error {
-			done.Gone, done.Left = before.Gone+done.Gone, before.Left+done.Left
-			r, err := by.amended(sel, a, all, done)
-			if err != nil {
-				return err
-			}
-			r.ID = id
-			statement, args, err := s.journal.AuditStatement(r)
-			if err != nil {
-				return noTables(err)
-			}
-			return s.fault(exec(statement, args...))
-		})
+		done, err := s.sql.Amend(ctx, as, true, func(u *entry.Unit) error { return same(units[u.ID])(u) }, also)
 		out.Done = Done{Changed: done.Changed, Gone: before.Gone + done.Gone, Left: before.Left + done.Left}
 		return err
 	})
