@@ -42,12 +42,14 @@ func (r Role) String() string {
 	return roleNames[0]
 }
 
-// ParseRole reads read, operate or reveal.
-func ParseRole(name string) (Role, error) {
-	if i := slices.Index(roleNames[:], name); i > 0 {
-		return Role(i), nil
+// UnmarshalText reads read, operate or reveal.
+func (r *Role) UnmarshalText(name []byte) error {
+	i := slices.Index(roleNames[:], string(name))
+	if i <= 0 {
+		return errors.New("a role is read, operate or reveal")
 	}
-	return 0, errors.New("a role is read, operate or reveal")
+	*r = Role(i)
+	return nil
 }
 
 // User is a person with a password (Basic authentication), on pages and in the API.
@@ -194,12 +196,5 @@ func (c Config) open() bool {
 // loopback reports whether only this machine reaches Listen.
 func (c Config) loopback() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return false
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return err == nil && isLoopback(host)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Store is the console's access to a log: an [ops.Store]. All methods are safe for concurrent use.
-type Store interface {
+// store is the console's access to a log: an [ops.Store]. All methods are safe for concurrent use.
+type store interface {
 	Ping(context.Context) error
 	Overview(context.Context, ops.OverviewOptions) (*ops.Overview, error)
 	Entries(context.Context, ops.Filter, ops.Page) (*ops.Entries, error)
@@ -35,7 +35,7 @@ type Store interface {
 	RevealAudit(context.Context, ops.Page, ops.By) (*ops.Audit, error)
 }
 
-var _ Store = (*ops.Store)(nil)
+var _ store = (*ops.Store)(nil)
 
 // Console is the handler. It is safe for concurrent use.
 type Console struct {
@@ -50,16 +50,29 @@ type Console struct {
 // and discarded, but neither judged nor tried. The caller closes the log, after the console. An
 // error names every wrong field of cfg.
 func New(log *txlog.SQLStorage, targets map[string]delivery.Target, cfg Config) (*Console, error) {
-	store, err := ops.New(log, ops.Config{Targets: targets})
+	s, err := ops.New(log, ops.Config{Targets: targets})
 	if err != nil {
 		return nil, err
 	}
-	return NewOn(cfg, Log{Store: func() Store { return store }})
+	return newOn(cfg, source{store: func() store { return s }})
 }
 
 // NewOn is [New] on one log or several with different names. With several, the first page is an
 // index, and /logs/NAME serves the console of each log.
 func NewOn(cfg Config, logs ...Log) (*Console, error) {
+	sources := make([]source, len(logs))
+	for i, l := range logs {
+		sources[i] = source{l.Name, func() store {
+			if s := l.Store(); s != nil {
+				return s
+			}
+			return nil
+		}}
+	}
+	return newOn(cfg, sources...)
+}
+
+func newOn(cfg Config, logs ...source) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -48,14 +48,14 @@ func quiet() logrus.FieldLogger {
 }
 
 // open makes a console without log-ins.
-func open(t *testing.T, s Store) *Console {
+func open(t *testing.T, s store) *Console {
 	t.Helper()
 	return made(t, s, Config{Listen: listen, Logger: quiet()})
 }
 
-func made(t *testing.T, s Store, cfg Config) *Console {
+func made(t *testing.T, s store, cfg Config) *Console {
 	t.Helper()
-	c, err := NewOn(cfg, Log{Store: func() Store { return s }})
+	c, err := newOn(cfg, source{store: func() store { return s }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -185,8 +185,3 @@ func (s *site) stream(_ *http.Request, p person) (any, error) {
 		}
 	}), nil
 }
-
-// clientGone reports whether nobody waits for the answer any more.
-func clientGone(r *http.Request) bool {
-	return context.Cause(r.Context()) == context.Canceled //nolint:errorlint // the server's own
-}

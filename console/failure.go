@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,8 +82,8 @@ func failureOf(err error) *failure {
 
 // fail answers with an error, as a page or in JSON.
 func (s *site) fail(w http.ResponseWriter, r *http.Request, p person, err error) {
-	if clientGone(r) {
-		return
+	if context.Cause(r.Context()) == context.Canceled { //nolint:errorlint // the server's own
+		return // nobody waits for the answer any more
 	}
 	f := failureOf(err)
 	if f.status >= 500 {

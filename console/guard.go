@@ -61,12 +61,8 @@ func newHosts(c *Config) hosts {
 }
 
 func (h hosts) allow(given string) bool {
-	given = strings.ToLower(given)
-	if h.exact[given] || h.anyPort[strings.Trim(given, "[]")] {
-		return true
-	}
-	host, _, err := net.SplitHostPort(given)
-	return err == nil && h.anyPort[host]
+	host, _, err := net.SplitHostPort(strings.ToLower(given))
+	return h.own(given) || err == nil && h.anyPort[host]
 }
 
 // own reports whether an origin's host is the console's own, by its accepted spellings with the

@@ -15,15 +15,21 @@ type Log struct {
 	// Name distinguishes it from the others, in pages and addresses.
 	Name string
 	// Store gives nil for as long as the log could not be opened.
-	Store func() Store
+	Store func() *ops.Store
+}
+
+// source is a log with any store.
+type source struct {
+	name  string
+	store func() store
 }
 
 // newIndex makes the site with the links to several logs.
-func newIndex(cfg Config, logs []Log) *site {
-	x := &site{cfg: cfg, root: cfg.BasePath, store: func() Store { return nil }, log: cfg.Logger}
+func newIndex(cfg Config, logs []source) *site {
+	x := &site{cfg: cfg, root: cfg.BasePath, store: func() store { return nil }, log: cfg.Logger}
 	for _, l := range logs {
 		below := cfg
-		below.BasePath += "/logs/" + url.PathEscape(l.Name)
+		below.BasePath += "/logs/" + url.PathEscape(l.name)
 		x.logs = append(x.logs, newSite(below, l))
 	}
 	for _, one := range x.logs {

@@ -27,7 +27,7 @@ func twoLogs(t *testing.T, cfg Config) (c *Console, eu, us *fakeStore) {
 	}
 	us.values = values
 	cfg.Listen, cfg.Logger, cfg.Metrics = listen, quiet(), http.HandlerFunc(metricsText)
-	c, err := NewOn(cfg, Log{"eu", func() Store { return eu }}, Log{"us/1", func() Store { return us }})
+	c, err := newOn(cfg, source{"eu", func() store { return eu }}, source{"us/1", func() store { return us }})
 	if err != nil {
 		t.Fatal(err)
 	}

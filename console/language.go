@@ -136,11 +136,9 @@ func (l *language) age(t, now time.Time) string {
 // when is a time. The page's script shows it in the viewer's zone, with the exact value as a
 // tooltip.
 func when(t time.Time) template.HTML {
-	iso := exact(t)
+	iso := t.UTC().Format("2006-01-02T15:04:05.000Z")
 	return template.HTML(`<time datetime="` + iso + `" title="` + iso + `">` + t.UTC().Format("2006-01-02 15:04:05") + ` UTC</time>`) //nolint:gosec // made of digits
 }
-
-func exact(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // rate shows units per minute.
 func rate(f float64) string {

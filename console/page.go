@@ -165,7 +165,8 @@ func funcs(l *language, base string) template.FuncMap {
 		"role":    func(p person) string { return l.t("role " + p.Role.String()) },
 		"verdict": func(d *ops.Detail) string { return l.t(verdicts[d.Verdict]) },
 		"what":    l.what, "n": l.number, "rate": rate, "when": when, "age": l.age,
-		"safe": safetext.Line, "lines": safetext.Lines, "oneline": oneLine, "brief": brief, "value": valueText,
+		"safe": safetext.Line, "lines": safetext.Lines, "oneline": oneLine, "value": valueText,
+		"brief": func(err string) string { return clip(err, 240) },
 		"inc":   func(i int) int { return i + 1 },
 		"deref": func(v any) any { return reflect.Indirect(reflect.ValueOf(v)).Interface() },
 	}

@@ -6,10 +6,6 @@ import (
 	"time"
 )
 
-func (s *site) healthz(*http.Request, person) (any, error) {
-	return plain(http.StatusOK, "ok"), nil
-}
-
 // readyWithin is how long /readyz waits for the log.
 const readyWithin = 5 * time.Second
 

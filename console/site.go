@@ -26,7 +26,7 @@ type site struct {
 	logs []*site
 	name string
 	// store gives nil for as long as the log could not be opened.
-	store func() Store
+	store func() store
 	// ping checks whether the site's source is reachable.
 	ping   func(context.Context) error
 	log    logrus.FieldLogger
@@ -37,8 +37,8 @@ type site struct {
 	known *known
 }
 
-func newSite(cfg Config, l Log) *site {
-	s := &site{cfg: cfg, root: cfg.BasePath, name: l.Name, store: l.Store, log: cfg.Logger, counted: &counted{}, known: &known{}}
+func newSite(cfg Config, l source) *site {
+	s := &site{cfg: cfg, root: cfg.BasePath, name: l.name, store: l.store, log: cfg.Logger, counted: &counted{}, known: &known{}}
 	s.ping = func(ctx context.Context) error {
 		if store := s.store(); store != nil {
 			return store.Ping(ctx)
@@ -97,12 +97,8 @@ type done struct {
 // amendedAll says more of a bulk amendment.
 type amendedAll struct {
 	done
-	Kept      []ops.Kept   `json:"kept"`
-	Statement int          `json:"statement"`
-	Kind      string       `json:"kind"`
-	Tried     string       `json:"tried"`
-	Trial     *trialAnswer `json:"trial"`
-	Untried   string       `json:"untried"`
+	*ops.AmendedAll
+	Trial *trialAnswer `json:"trial"`
 }
 
 // The actions on entries, and on data sources.
@@ -309,7 +305,7 @@ func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said fiel
 		}
 		return s.askBulk(r, p, ops.Amend, r.PostForm, f)
 	}
-	d := amendedAll{done: done{ops.Amend, len(did.Changed), did.Gone, did.Left}, Kept: did.Kept, Statement: did.Statement, Kind: did.Kind, Tried: did.Tried, Untried: did.Untried}
+	d := amendedAll{done{ops.Amend, len(did.Changed), did.Gone, did.Left}, did, nil}
 	if did.Trial != nil {
 		t := trialOf(did.Trial)
 		d.Trial = &t

@@ -21,9 +21,6 @@ func oneLine(e ops.Entry) string {
 	return text
 }
 
-// brief is the beginning of an error.
-func brief(s string) string { return clip(s, 240) }
-
 func clip(s string, n int) string {
 	if len(s) > 8*n {
 		s = strings.ToValidUTF8(s[:8*n], "")

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/bedsql/bed/internal/instruments"
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/safetext"
 )
 
@@ -18,25 +19,8 @@ type Log struct {
 	// Name identifies the log, and must be the same in every process that reports it: alerts
 	// take the highest value reported for a name.
 	Name string
-	// Err is the reason for a missing answer of the log, which leaves the other fields unknown.
-	Err error
-	// Jobs is the number of live jobs; below 0 if unknown.
-	Jobs        int
-	DataSources []DataSource
-}
-
-// DataSource is the state of one data source in a log.
-type DataSource struct {
-	Name string
-	// Waiting, Leased and Parked count units of delivery; Leased ones are being written or
-	// delivered.
-	Waiting, Leased, Parked int
-	// Oldest is the age of the oldest unit that is not parked, OldestParked of the oldest
-	// parked one; 0 without units.
-	Oldest, OldestParked time.Duration
-	// Reachable is set if the jobs reach it; nil if unknown.
-	Reachable *bool
-	Paused    bool
+	// Overview is its state; nil if the log did not answer.
+	Overview *ops.Overview
 }
 
 // AskFunc queries logs for their states, until ctx is done. Calls do not overlap.
@@ -95,7 +79,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	down := func(said Log) bool { return said.Err != nil }
+	down := func(said Log) bool { return said.Overview == nil }
 	if c.asked.IsZero() || time.Since(c.asked) >= c.every || slices.ContainsFunc(c.said, down) {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		c.said = c.ask(ctx)
@@ -104,7 +88,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	since := time.Since(c.asked) // they have grown older
 	for _, said := range c.said {
-		log := safetext.Line(said.Name)
+		log, o := safetext.Line(said.Name), said.Overview
 		gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{log}, labels...)...)
 		}
@@ -112,15 +96,21 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		if down(said) {
 			continue
 		}
-		if said.Jobs >= 0 {
-			gauge(descJobs, float64(said.Jobs))
+		age := func(t *time.Time) float64 {
+			if t == nil {
+				return 0
+			}
+			return (max(o.At.Sub(*t), time.Millisecond) + since).Seconds()
 		}
-		for name, d := range merged(said.DataSources, &c.names) {
+		if len(o.Off) == 0 || len(o.Jobs) > 0 { // else nobody knows
+			gauge(descJobs, float64(len(o.Jobs)))
+		}
+		for name, d := range merged(o.DataSources, &c.names) {
 			gauge(descEntries, float64(d.Waiting), name, "waiting")
 			gauge(descEntries, float64(d.Leased), name, "leased")
 			gauge(descEntries, float64(d.Parked), name, "parked")
-			gauge(descOldest, age(d.Oldest, since), name, "waiting")
-			gauge(descOldest, age(d.OldestParked, since), name, "parked")
+			gauge(descOldest, age(d.Oldest), name, "waiting")
+			gauge(descOldest, age(d.OldestParked), name, "parked")
 			gauge(descPaused, truth(d.Paused), name)
 			if d.Reachable != nil {
 				gauge(descReachable, truth(*d.Reachable), name)
@@ -130,8 +120,8 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 // merged adds up the data sources with the same label.
-func merged(all []DataSource, names *instruments.Names) map[string]*DataSource {
-	by := map[string]*DataSource{}
+func merged(all []ops.DataSource, names *instruments.Names) map[string]*ops.DataSource {
+	by := map[string]*ops.DataSource{}
 	for _, d := range all {
 		name := names.Of(d.Name)
 		t := by[name]
@@ -142,8 +132,8 @@ func merged(all []DataSource, names *instruments.Names) map[string]*DataSource {
 		t.Waiting += d.Waiting
 		t.Leased += d.Leased
 		t.Parked += d.Parked
-		t.Oldest = max(t.Oldest, d.Oldest)
-		t.OldestParked = max(t.OldestParked, d.OldestParked)
+		t.Oldest = earlier(t.Oldest, d.Oldest)
+		t.OldestParked = earlier(t.OldestParked, d.OldestParked)
 		t.Paused = t.Paused || d.Paused
 		if t.Reachable == nil || d.Reachable != nil && !*d.Reachable {
 			t.Reachable = d.Reachable
@@ -152,11 +142,12 @@ func merged(all []DataSource, names *instruments.Names) map[string]*DataSource {
 	return by
 }
 
-func age(d, since time.Duration) float64 {
-	if d <= 0 {
-		return 0
+// earlier returns the earlier time; nil is none.
+func earlier(a, b *time.Time) *time.Time {
+	if a == nil || b != nil && b.Before(*a) {
+		return b
 	}
-	return (d + since).Seconds()
+	return a
 }
 
 func truth(b bool) float64 {

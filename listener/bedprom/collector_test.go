@@ -17,6 +17,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/logmetrics"
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
@@ -163,7 +164,7 @@ func TestLabelsHoldNoTerminalControls(t *testing.T) {
 		}
 	}
 	log := logmetrics.New(func(context.Context) []logmetrics.Log {
-		return []logmetrics.Log{{Name: name, DataSources: []logmetrics.DataSource{{Name: name}}}}
+		return []logmetrics.Log{{Name: name, Overview: &ops.Overview{DataSources: []ops.DataSource{{Name: name}}}}}
 	}, 0)
 	w := httptest.NewRecorder()
 	bedprom.Handler(log).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
@@ -175,10 +176,12 @@ func TestLabelsHoldNoTerminalControls(t *testing.T) {
 func TestTheStateOfEachLogIsReported(t *testing.T) {
 	t.Parallel()
 	yes, asked := true, 0
-	said := logmetrics.Log{Name: "bed", Jobs: 2, DataSources: []logmetrics.DataSource{
-		{Name: "orders", Waiting: 3, Leased: 1, Parked: 7, Oldest: time.Hour, Reachable: &yes, Paused: true},
+	now := time.Now()
+	hourAgo := now.Add(-time.Hour)
+	said := logmetrics.Log{Name: "bed", Overview: &ops.Overview{At: now, Jobs: make([]ops.Job, 2), DataSources: []ops.DataSource{
+		{Name: "orders", Waiting: 3, Leased: 1, Parked: 7, Oldest: &hourAgo, Reachable: &yes, Paused: true},
 		{Name: "ledger"},
-	}}
+	}}}
 	c := logmetrics.New(func(context.Context) []logmetrics.Log {
 		asked++
 		return []logmetrics.Log{said}
@@ -197,7 +200,7 @@ func TestTheStateOfEachLogIsReported(t *testing.T) {
 	}
 
 	down := logmetrics.New(func(context.Context) []logmetrics.Log {
-		return []logmetrics.Log{{Name: "down", Err: errors.New("down")}, said}
+		return []logmetrics.Log{{Name: "down"}, said}
 	}, 0)
 	want(t, gathered(t, down, "bed_log_up"), "bed_log_up{log=bed} 1", "bed_log_up{log=down} 0")
 	want(t, gathered(t, down, "bed_jobs"), "bed_jobs_alive{log=bed} 2")

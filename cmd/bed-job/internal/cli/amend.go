@@ -166,12 +166,8 @@ func (m *amender) note(unasked string) {
 // amended is a bulk amendment as JSON shows it.
 type amended struct {
 	acted
-	Kept      []ops.Kept `json:"kept"`
-	Statement int        `json:"statement"`
-	Kind      string     `json:"kind"`
-	Tried     string     `json:"tried"`
-	Trial     *tried     `json:"trial"`
-	Untried   string     `json:"untried"`
+	*ops.AmendedAll
+	Trial *tried `json:"trial"`
 }
 
 func (m *amender) all(ctx context.Context, d *desk) error {
@@ -199,7 +195,7 @@ func (m *amender) all(ctx context.Context, d *desk) error {
 		return err
 	}
 	if m.json() {
-		out := amended{acted{ops.Amend, sel.At.Format(time.RFC3339Nano), len(done.Changed), done.Gone, done.Left, done.Changed, nil, m.dryRun}, done.Kept, done.Statement, done.Kind, done.Tried, nil, done.Untried}
+		out := amended{acted{ops.Amend, sel.At.Format(time.RFC3339Nano), len(done.Changed), done.Gone, done.Left, done.Changed, nil, m.dryRun}, done, nil}
 		if done.Trial != nil {
 			t := triedOf(done.Tried, done.Trial)
 			out.Trial = &t

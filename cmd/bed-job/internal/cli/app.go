@@ -41,7 +41,7 @@ type app struct {
 	InTTY, OutTTY, ErrTTY bool
 	Getenv                func(string) (string, bool)
 	Now                   func() time.Time
-	// Width returns the columns of Out's terminal; 0, or a nil function, without one.
+	// Width returns the columns of Out's terminal; below 1, or a nil function, without one.
 	Width func() int
 	// Open opens a configured transaction log; create also creates missing tables.
 	Open func(ctx context.Context, log dataSource, create bool) (txlog.Storage, error)
@@ -66,20 +66,14 @@ func Main() int {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		InTTY: terminal(os.Stdin), OutTTY: terminal(os.Stdout), ErrTTY: terminal(os.Stderr),
 		Getenv: os.LookupEnv, Now: time.Now,
-		Open: openLog, Width: func() int { return columns(os.Stdout) },
+		Open: openLog, Width: func() int {
+			width, _, _ := term.GetSize(int(os.Stdout.Fd()))
+			return width
+		},
 	}
 	ctx, stop := withSignals(context.Background())
 	defer stop()
 	return a.run(ctx, os.Args[1:])
-}
-
-// columns is the width of a terminal; 0 for anything else.
-func columns(f *os.File) int {
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
 }
 
 // unknownWidth is the assumed width of a terminal of unknown width.

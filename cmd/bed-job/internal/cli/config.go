@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -86,7 +87,7 @@ const (
 
 // parseConfig parses src; a *ConfigError lists the problems of each section and data source.
 func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (c *config, err error) {
-	d := newDecoder(file, lookup)
+	d := &decoder{yaml.NewDecoder(strings.NewReader(""), yaml.Strict()), file, context.WithValue(context.Background(), lookupKey{}, lookup)}
 	defer func() {
 		// A parser panic on odd input must not crash the process.
 		if recover() != nil {
@@ -103,7 +104,7 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 		Console ast.Node `yaml:"console"`
 		Metrics ast.Node `yaml:"metrics"`
 	}
-	docs, err := documents(utf8Of(src))
+	docs, err := documents(src)
 	switch {
 	case err != nil:
 		return nil, d.placed(err)
@@ -408,20 +409,24 @@ func (d *decoder) console(n ast.Node, c *console.Config) error {
 	auth := is.ProxyAuth
 	c.ProxyAuth = console.ProxyAuth{Header: string(auth.Header), Groups: string(auth.Groups), Roles: map[string]console.Role{}}
 	for name, role := range auth.Roles {
-		c.ProxyAuth.Roles[name], _ = console.ParseRole(string(role)) // Validate refuses none
+		c.ProxyAuth.Roles[name] = roleOf(role)
 	}
-	if c.ProxyAuth.Default, _ = console.ParseRole(string(auth.Default)); c.ProxyAuth.Default == 0 && auth.Default != "" {
+	if c.ProxyAuth.Default = roleOf(auth.Default); c.ProxyAuth.Default == 0 && auth.Default != "" {
 		return d.at(n, "proxyAuth: default is read, operate or reveal, or left out")
 	}
 	for _, u := range is.Users {
-		role, _ := console.ParseRole(string(u.Role)) // Validate refuses none
-		c.Users = append(c.Users, console.User{Name: string(u.Name), PasswordHash: string(u.Hash), Role: role})
+		c.Users = append(c.Users, console.User{Name: string(u.Name), PasswordHash: string(u.Hash), Role: roleOf(u.Role)})
 	}
 	for _, t := range is.Tokens {
-		role, _ := console.ParseRole(string(t.Role))
-		c.Tokens = append(c.Tokens, console.Token{Name: string(t.Name), TokenHash: string(t.Hash), Role: role})
+		c.Tokens = append(c.Tokens, console.Token{Name: string(t.Name), TokenHash: string(t.Hash), Role: roleOf(t.Role)})
 	}
 	judged := *c
 	judged.Listen = cmp.Or(judged.Listen, DefaultListen)
 	return d.eachAt(n, judged.Validate(), "console: ")
+}
+
+// roleOf returns the role called name, or none, which Validate refuses.
+func roleOf(name text) (role console.Role) {
+	_ = role.UnmarshalText([]byte(name))
+	return role
 }

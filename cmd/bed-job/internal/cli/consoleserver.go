@@ -52,12 +52,7 @@ func serveConsole(ctx context.Context, cfg console.Config, metrics string, logs 
 	for _, l := range logs {
 		store := &atomic.Pointer[ops.Store]{}
 		s.stores, names = append(s.stores, store), append(names, logName(l, len(logs) > 1))
-		shown = append(shown, console.Log{Name: l.name, Store: func() console.Store {
-			if opened := store.Load(); opened != nil {
-				return opened
-			}
-			return nil
-		}})
+		shown = append(shown, console.Log{Name: l.name, Store: store.Load})
 	}
 	s.metrics = bedprom.New(s.bus)
 	cfg.Logger, cfg.Metrics = logger, bedprom.Handler(s.metrics, logmetrics.New(askLogs(names, s.stores), 0))

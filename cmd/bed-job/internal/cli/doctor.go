@@ -74,17 +74,13 @@ func printReport(a *app, report *doctor.Report) error {
 	for _, f := range report.Findings {
 		fmt.Fprintf(a.Out, "%s: %s\n    do: %s\n", printable(f.Where), printable(f.What), printable(f.Remedy))
 	}
-	for _, text := range report.Unseen {
-		fmt.Fprintf(a.Out, "not looked at: %s\n", printable(text))
-	}
-	for _, text := range report.Warnings {
-		fmt.Fprintf(a.Out, "warning: %s\n", printable(text))
-	}
-	for _, text := range report.Checked {
-		fmt.Fprintf(a.Out, "looked at: %s\n", printable(text))
-	}
-	for _, text := range report.Notes {
-		fmt.Fprintf(a.Out, "note: %s\n", printable(text))
+	for _, list := range []struct {
+		mark  string
+		texts []string
+	}{{"not looked at", report.Unseen}, {"warning", report.Warnings}, {"looked at", report.Checked}, {"note", report.Notes}} {
+		for _, text := range list.texts {
+			fmt.Fprintf(a.Out, "%s: %s\n", list.mark, printable(text))
+		}
 	}
 	if len(report.AtHome) > 0 {
 		fmt.Fprintf(a.Out, "at home with the log (bedsql.WithTx): %s\n", printable(strings.Join(report.AtHome, ", ")))

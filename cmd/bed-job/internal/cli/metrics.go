@@ -2,16 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/bedsql/bed/internal/logmetrics"
 	"github.com/bedsql/bed/internal/ops"
 )
-
-var errNotOpen = errors.New("the log is not open")
 
 // askLogs lets metrics ask operators' stores for the states of the named logs. A store is nil until
 // its log is open.
@@ -21,8 +17,10 @@ func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) logmetrics.Ask
 		var asking sync.WaitGroup
 		for i, store := range stores {
 			asking.Go(func() {
-				logs[i], logs[i].Err = askLog(ctx, store.Load())
 				logs[i].Name = names[i]
+				if s := store.Load(); s != nil {
+					logs[i].Overview, _ = s.Overview(ctx, ops.OverviewOptions{})
+				}
 			})
 		}
 		asking.Wait()
@@ -39,32 +37,4 @@ func logName(l dataSource, several bool) string {
 		}
 	}
 	return l.name
-}
-
-// askLog is the state of one log.
-func askLog(ctx context.Context, s *ops.Store) (logmetrics.Log, error) {
-	if s == nil {
-		return logmetrics.Log{}, errNotOpen
-	}
-	o, err := s.Overview(ctx, ops.OverviewOptions{})
-	if err != nil {
-		return logmetrics.Log{}, err
-	}
-	l := logmetrics.Log{Jobs: len(o.Jobs)}
-	if len(o.Off) > 0 && len(o.Jobs) == 0 {
-		l.Jobs = -1 // nobody knows
-	}
-	age := func(t *time.Time) time.Duration {
-		if t == nil {
-			return 0
-		}
-		return max(o.At.Sub(*t), time.Millisecond)
-	}
-	for _, d := range o.DataSources {
-		l.DataSources = append(l.DataSources, logmetrics.DataSource{
-			Name: d.Name, Waiting: d.Waiting, Leased: d.Leased, Parked: d.Parked,
-			Oldest: age(d.Oldest), OldestParked: age(d.OldestParked), Reachable: d.Reachable, Paused: d.Paused,
-		})
-	}
-	return l, nil
 }

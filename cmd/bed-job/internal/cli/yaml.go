@@ -31,10 +31,6 @@ type decoder struct {
 // lookupKey is the context key of the function for looking up variables.
 type lookupKey struct{}
 
-func newDecoder(file string, lookup func(string) (string, bool)) *decoder {
-	return &decoder{yaml.NewDecoder(strings.NewReader(""), yaml.Strict()), file, context.WithValue(context.Background(), lookupKey{}, lookup)}
-}
-
 // at is a problem with its place.
 func (d *decoder) at(n ast.Node, format string, args ...any) error {
 	line, column := 1, 1

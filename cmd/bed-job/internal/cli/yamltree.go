@@ -1,39 +1,25 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/binary"
 	"slices"
 	"strings"
-	"unicode/utf16"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/transform"
 )
 
-// utf8Of returns the text of a file without a byte order mark.
-func utf8Of(src []byte) []byte {
-	order := binary.ByteOrder(binary.LittleEndian)
-	switch {
-	case bytes.HasPrefix(src, []byte("\xfe\xff")):
-		order = binary.BigEndian
-	case !bytes.HasPrefix(src, []byte("\xff\xfe")):
-		return bytes.TrimPrefix(src, []byte("\ufeff"))
-	}
-	var units []uint16
-	for pair := range slices.Chunk(src[2:], 2) {
-		if len(pair) == 2 {
-			units = append(units, order.Uint16(pair))
-		}
-	}
-	return []byte(string(utf16.Decode(units)))
-}
-
-// documents parses a file and replaces aliases and merge keys by their values; the decoder would
-// lose them between sections. Top-level keys with the prefix x- are dropped.
+// documents parses a file, in UTF-8 or as its byte order mark says. It replaces aliases and merge
+// keys by their values; the decoder would lose them between sections. Top-level keys with the
+// prefix x- are dropped.
 func documents(src []byte) (all []ast.Node, err error) {
-	file, err := parser.ParseBytes(src, 0)
+	text, _, err := transform.Bytes(unicode.BOMOverride(transform.Nop), src)
+	if err != nil {
+		return nil, err
+	}
+	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/console"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -76,7 +77,7 @@ func TestEveryPlaceTakesASlogLogger(t *testing.T) {
 	must(job.Close())
 	has("the job", "data_source=nowhere")
 
-	c, err := console.NewOn(console.Config{Listen: "127.0.0.1:8390", Logger: other, Slog: to}, console.Log{Store: func() console.Store { return nil }})
+	c, err := console.NewOn(console.Config{Listen: "127.0.0.1:8390", Logger: other, Slog: to}, console.Log{Store: func() *ops.Store { return nil }})
 	must(err)
 	defer c.Close()
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/entries", nil)
