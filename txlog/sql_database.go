@@ -193,15 +193,24 @@ func (db *database) Close() error {
 type local struct {
 	*sql.Tx
 	db    *database
+	stmts map[shape]*sql.Stmt // on its connection
 	fresh []shape
 }
 
-func (r *local) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
-	if stmt := r.db.prepared(sh); stmt != nil {
-		return r.StmtContext(ctx, stmt), nil
+func (r *local) stmt(ctx context.Context, sh shape) (stmt *sql.Stmt, err error) {
+	if stmt = r.stmts[sh]; stmt != nil {
+		return stmt, nil
 	}
-	r.fresh = append(r.fresh, sh)
-	return r.PrepareContext(ctx, sh.text(r.db.backend.Flavor))
+	if stmt = r.db.prepared(sh); stmt != nil {
+		stmt = r.StmtContext(ctx, stmt)
+	} else {
+		r.fresh = append(r.fresh, sh)
+		if stmt, err = r.PrepareContext(ctx, sh.text(r.db.backend.Flavor)); err != nil {
+			return nil, err
+		}
+	}
+	r.stmts[sh] = stmt
+	return stmt, nil
 }
 
 // inTx runs f in one local transaction. It drops the connection after an error of COMMIT or
@@ -212,7 +221,7 @@ func (db *database) inTx(ctx context.Context, f func(context.Context, runner) er
 	if err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
-	clean, q := false, &local{Tx: tx, db: db}
+	clean, q := false, &local{Tx: tx, db: db, stmts: map[shape]*sql.Stmt{}}
 	defer func() {
 		if !clean { // or f panicked
 			_ = tx.Rollback()
@@ -265,6 +274,10 @@ func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err 
 // runFenced runs a fenced statement over the rows of one unit and reports whether the unit
 // was owned. All rows of a unit have the same owner, so one match is enough.
 func runFenced(ctx context.Context, q runner, k kind, before []any, u *owned) (found bool, err error) {
+	if u.rows == 1 {
+		n, err := run(ctx, q, shape{kind: k, rows: 1}, append(before[:len(before):len(before)], u.id, u.token)...)
+		return n > 0, err
+	}
 	err = chunks(entry.RowIDs(u.id, u.rows), func(ids []any) error {
 		args := append(append(slices.Clone(before), ids...), u.token)
 		n, err := run(ctx, q, shape{kind: k, rows: len(ids)}, args...)

@@ -409,24 +409,37 @@ func (w *writer) write(ctx context.Context, group []*request, again bool) (err e
 	switch {
 	case err != nil:
 		return err
+	case w.db.backend.Flavor == sqltext.SQLite && len(rows)+len(removals) > 1:
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return w.writeRows(ctx, q, rows, removals) })
 	case len(rows) > 1 && group[0].Alone:
 		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return w.insertPortions(ctx, q, rows) })
 	case len(removals) == 0:
 		err = w.db.insert(ctx, w.db, rows)
-	case len(rows) == 0:
-		err = w.remove(ctx, removals)
 	default:
-		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-			if err := w.db.insert(ctx, q, rows); err != nil {
-				return err
-			}
-			return w.removeReturning(ctx, q, removals)
-		})
+		err = w.remove(ctx, removals)
 	}
 	if err != nil {
 		return err
 	}
 	return w.removed(ctx, removals, again)
+}
+
+// writeRows writes row by row, for SQLite: its driver needs the square of a list's parameters,
+// and the database a temporary table for a list. BEGIN has the write lock, so that no statement
+// waits. The driver would start a goroutine for each to watch ctx.
+func (w *writer) writeRows(ctx context.Context, q runner, rows []*row, removals []*owned) (err error) {
+	quiet := context.WithoutCancel(ctx)
+	for i := 0; i < len(rows) && err == nil; i++ {
+		if err = ctx.Err(); err == nil {
+			err = w.db.insert(quiet, q, rows[i:i+1])
+		}
+	}
+	for i := 0; i < len(removals) && err == nil; i++ {
+		if err = ctx.Err(); err == nil {
+			removals[i].found, err = runFenced(quiet, q, deleteOwned, nil, removals[i])
+		}
+	}
+	return err
 }
 
 // removed records the units that a write has removed.
@@ -509,10 +522,6 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 	}
 	mysql, postgres := w.db.backend.Flavor == sqltext.MySQL, w.db.backend.Flavor == sqltext.Postgres
 	switch {
-	case len(units) == 1 && rows == 1:
-		n, err := run(ctx, w.db, shape{kind: deleteOwned, rows: 1}, first.id, first.token)
-		first.found = n > 0
-		return err
 	case len(units) == 1:
 		first.found, err = w.db.fenced(ctx, deleteOwned, nil, first)
 		return err
