@@ -58,7 +58,7 @@ func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool)
 	}
 	quick := w.db.backend.Flavor != sqltext.SQLite
 	for {
-		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+		err = w.inTx(ctx, removals, func(ctx context.Context, q runner) error {
 			// Remove before inserting, so that successors do not queue behind units that are leaving.
 			remove := w.removeOrdered
 			if quick {

@@ -15,7 +15,6 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 )
 
@@ -351,7 +350,7 @@ func execIn(ctx context.Context, q runner) func(query string, args ...any) error
 
 // noteDiscarded records for States that units are discarded.
 func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) error {
-	switch err := s.noteEnds(ctx, q, noteDiscarded, ids); {
+	switch err := s.writer.note(ctx, q, noteDiscarded, ids); {
 	case err == nil, errors.Is(err, journal.ErrOff): // States says so
 		return nil
 	case journal.Lasting(err):
@@ -360,41 +359,6 @@ func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) 
 		return fmt.Errorf("%s: %w", journal.Attempts, err)
 	}
 }
-
-// noteDelivered records units as delivered before their removal. If it fails, States cannot
-// report their end.
-func (s *SQLStorage) noteDelivered(ctx context.Context, ids ...string) {
-	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
-	defer cancel()
-	_ = s.noteEnds(ctx, s.db, noteDelivered, ids)
-}
-
-func (s *SQLStorage) noteEnds(ctx context.Context, q runner, k kind, ids []string) error {
-	note := func(n int, args ...any) error {
-		return s.journal.Use(journal.Attempts, func() error {
-			_, err := run(ctx, q, shape{kind: k, rows: n}, args...)
-			return err
-		})
-	}
-	id := journal.NewID()
-	if s.db.backend.Flavor == sqltext.Postgres {
-		return note(0, id, sqltext.Array(ids))
-	}
-	for portion := range slices.Chunk(ids, maxRows) {
-		n := insertSize(len(portion)) // a repeated row costs as much as another
-		args := make([]any, 0, 2*n)
-		for i := range n {
-			args = append(args, portion[min(i, len(portion)-1)], id)
-		}
-		if err := note(n, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// errNotNoted repeats a decision without the table that has just been disabled.
-var errNotNoted = errors.New("the table of attempts cannot be used")
 
 // refusal returns the error of an all-or-none decision; nil if all units may change.
 func (s *SQLStorage) refusal(ids []string, found []*Unit) error {
@@ -419,7 +383,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 		return errors.New("txlog: only the compensation of a group can be completed")
 	}
 	what := "completing group " + k.ID
-	s.noteDelivered(ctx, k.ID)
+	_ = s.writer.noteDelivered(ctx, s.db, []string{k.ID})
 	removed, stands := false, false
 	unstarted := owned{id: k.ID, rows: max(1, min(len(k.Statements), entry.MaxStatements))} // Receipt is empty
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) (err error) {

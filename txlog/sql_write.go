@@ -12,6 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -108,9 +109,6 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	}
 	r := &request{Kind: removing, For: groupcommit.RepeatFor}
 	all, lost := ownedOf(r.Body.one[:0], units)
-	if delivered := delivered(units); delivered != nil {
-		s.noteDelivered(ctx, delivered...)
-	}
 	for i, u := range all {
 		if r.Rows += u.rows; i == 0 || u.deadline.Before(r.Until) {
 			r.Until = u.deadline
@@ -134,16 +132,6 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 		return entry.LeaseLost("removing", lost...)
 	}
 	return nil
-}
-
-// delivered returns the ids of the units that States must report as delivered.
-func delivered(units []*Unit) (ids []string) {
-	for _, u := range units {
-		if u != nil && u.Delivered {
-			ids = append(ids, u.ID)
-		}
-	}
-	return ids
 }
 
 // Release implements [Storage].
@@ -310,6 +298,8 @@ type owned struct {
 	rows      int
 	keys      []string // that it is under
 	deadline  time.Time
+	// delivered is set if States must report the unit as delivered.
+	delivered bool
 	// found is set if the current attempt found its token in place, done if a committed attempt
 	// did.
 	found, done bool
@@ -322,7 +312,7 @@ func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
 			lost = append(lost, u)
 			continue
 		}
-		all = append(all, owned{unit: u, id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), entry.MaxStatements)), deadline: u.Lease.Deadline})
+		all = append(all, owned{unit: u, id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), entry.MaxStatements)), deadline: u.Lease.Deadline, delivered: u.Delivered})
 		if len(u.Order) > 0 {
 			all[len(all)-1].keys = entry.KeysUnder(u)
 		}
@@ -332,7 +322,8 @@ func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
 
 // writer makes one write from the additions and removals of a group of callers.
 type writer struct {
-	db *database
+	db      *database
+	journal *journal.Journal
 	// maxPacket is the maximum size of a statement in bytes; 0 means no limit.
 	maxPacket int
 	// returning is set if a DELETE can return its rows, as in MariaDB but not in MySQL.
@@ -410,7 +401,7 @@ func (w *writer) write(ctx context.Context, group []*request, again bool) (err e
 	case err != nil:
 		return err
 	case w.db.backend.Flavor == sqltext.SQLite && len(rows)+len(removals) > 1:
-		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return w.writeRows(ctx, q, rows, removals) })
+		err = w.inTx(ctx, removals, func(ctx context.Context, q runner) error { return w.writeRows(ctx, q, rows, removals) })
 	case len(rows) > 1 && group[0].Alone:
 		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return w.insertPortions(ctx, q, rows) })
 	case len(removals) == 0:
@@ -440,6 +431,69 @@ func (w *writer) writeRows(ctx context.Context, q runner, rows []*row, removals 
 		}
 	}
 	return err
+}
+
+// inTx runs f in one local transaction, which also records the delivered units of removals. If it
+// cannot record them, f runs without. The record comes first: a statement that waits for a locked
+// table holds no row that the next attempt needs.
+func (w *writer) inTx(ctx context.Context, removals []*owned, f func(context.Context, runner) error) error {
+	ids := delivered(removals)
+	err := w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+		if err := w.noteDelivered(ctx, q, ids); err != nil && !errors.Is(err, journal.ErrOff) {
+			return fmt.Errorf("%w: %w", errNotNoted, err)
+		}
+		return f(ctx, q)
+	})
+	if errors.Is(err, errNotNoted) {
+		return w.db.inTx(ctx, f)
+	}
+	return err
+}
+
+// errNotNoted repeats a write without the table of attempts.
+var errNotNoted = errors.New("the table of attempts cannot be used")
+
+// delivered returns the ids of the units that States must report as delivered.
+func delivered(units []*owned) (ids []string) {
+	for _, u := range units {
+		if u.delivered {
+			ids = append(ids, u.id)
+		}
+	}
+	return ids
+}
+
+// noteDelivered records units as delivered before their removal. If it fails, States cannot
+// report their end.
+func (w *writer) noteDelivered(ctx context.Context, q runner, ids []string) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
+	defer cancel()
+	return w.note(ctx, q, noteDelivered, ids)
+}
+
+// note records the ends of units.
+func (w *writer) note(ctx context.Context, q runner, k kind, ids []string) error {
+	note := func(n int, args ...any) error {
+		return w.journal.Use(journal.Attempts, func() error {
+			_, err := run(ctx, q, shape{kind: k, rows: n}, args...)
+			return err
+		})
+	}
+	id := journal.NewID()
+	if w.db.backend.Flavor == sqltext.Postgres && len(ids) > 0 {
+		return note(0, id, sqltext.Array(ids))
+	}
+	for portion := range slices.Chunk(ids, maxRows) {
+		n := insertSize(len(portion)) // a repeated row costs as much as another
+		args := make([]any, 0, 2*n)
+		for i := range n {
+			args = append(args, portion[min(i, len(portion)-1)], id)
+		}
+		if err := note(n, args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removed records the units that a write has removed.
@@ -523,12 +577,13 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 	mysql, postgres := w.db.backend.Flavor == sqltext.MySQL, w.db.backend.Flavor == sqltext.Postgres
 	switch {
 	case len(units) == 1:
+		_ = w.noteDelivered(ctx, w.db, delivered(units))
 		first.found, err = w.db.fenced(ctx, deleteOwned, nil, first)
 		return err
 	case !w.returning || mysql && rows >= manyRows:
-		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return removeAll(ctx, q, units) })
+		err = w.inTx(ctx, units, func(ctx context.Context, q runner) error { return removeAll(ctx, q, units) })
 		if errors.Is(err, errNotAll) {
-			return w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+			return w.inTx(ctx, units, func(ctx context.Context, q runner) (err error) {
 				for i := 0; i < len(units) && err == nil; i++ {
 					units[i].found, err = runFenced(ctx, q, deleteOwned, nil, units[i])
 				}
@@ -537,7 +592,7 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 		}
 		return err
 	case several || rows > maxRows || postgres && rows >= manyRows:
-		return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+		return w.inTx(ctx, units, func(ctx context.Context, q runner) error {
 			if postgres {
 				if _, err := q.ExecContext(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 					return err
@@ -546,6 +601,7 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 			return w.removeReturning(ctx, q, units)
 		})
 	default:
+		_ = w.noteDelivered(ctx, w.db, delivered(units))
 		return w.removeReturning(ctx, w.db, units)
 	}
 }

@@ -118,6 +118,7 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 		}
 	}
 	s.journal = journal.New(s.db.DB, s.db.backend.Flavor, off, !s.options.noActivity)
+	s.writer.journal = s.journal
 	if err := s.retry.Attempt(ctx, func(ctx context.Context) (err error) {
 		s.identity, err = s.db.readIdentity(ctx)
 		return err
