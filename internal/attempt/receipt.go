@@ -284,7 +284,7 @@ func ReceiptTable(text string) (table string, ok bool) {
 	if table, _, ok = strings.Cut(rest, " "); !ok {
 		return "", false
 	}
-	name := table[strings.LastIndexAny(table, ".")+1:]
+	name := table[strings.LastIndexByte(table, '.')+1:]
 	quoted := len(table) == len(name) || strings.HasSuffix(table, "`."+name) || strings.HasSuffix(table, `".`+name)
 	return table, quoted && (name == receiptTable || name == orderTable)
 }
