@@ -573,6 +573,9 @@ func decodeValue(raw json.RawMessage) (v any, typ string, err error) {
 		for typ, raw = range fields { //nolint:revive // the only one
 		}
 	default:
+		if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil { // the usual case, quickly
+			return n, "int64", nil
+		}
 		if typ = "int64"; strings.ContainsAny(string(raw), ".eE") {
 			typ = "float64"
 		}
