@@ -159,7 +159,7 @@ func configure(cfg Config) (*middleware, error) {
 
 // neverKept are secret headers, and headers that the server makes itself.
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
-	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader, undoneHeader, scopeHeader}
+	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader, undoneHeader, scopeHeader, keptHeader}
 
 // retentionOf asks db how long it keeps keys.
 func retentionOf(db *sql.DB) (time.Duration, error) {

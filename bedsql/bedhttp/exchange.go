@@ -28,6 +28,7 @@ type exchange struct {
 	client, given    string // the client, and its key
 	key, fingerprint string // scoped, and of the request
 	flight           *flight
+	stored           bool // the receipt holds the response
 
 	scope  string
 	undo   *undo   // nil for a request that undoes no other
@@ -269,6 +270,9 @@ func (x *exchange) send(status int, header http.Header, body []byte) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool { return name != encoding })
 	maps.Copy(h, header)
 	h.Set(scopeHeader, x.scope)
+	if x.stored {
+		h.Set(keptHeader, "?1")
+	}
 	send(x.w, status, body)
 }
 
@@ -312,6 +316,7 @@ func whyNotCommitted(err error) problem {
 // committed lets the duplicates go on, and ends the soft transactions whose entries were
 // committed. The job delivers the parts that are not delivered within Wait.
 func (x *exchange) committed(t *keyedTx, r *response) {
+	x.stored = true
 	x.land(r)
 	if x.undo != nil {
 		x.Counters.Undone.Add(1)
@@ -377,6 +382,7 @@ func (x *exchange) refuse(r *response, header http.Header) {
 		x.answer(x.w, x.r, whyNotCommitted(err), err)
 		return
 	}
+	x.stored = true
 	x.land(r)
 	x.send(r.Status, header, r.Body)
 }

@@ -102,7 +102,7 @@ func finish(method string, status int, h http.Header, body []byte) []byte {
 			delete(h, name)
 		}
 	}
-	for _, name := range []string{"Trailer", "Transfer-Encoding", replayedHeader, undoneHeader, scopeHeader} {
+	for _, name := range []string{"Trailer", "Transfer-Encoding", replayedHeader, undoneHeader, scopeHeader, keptHeader} {
 		h.Del(name)
 	}
 	if !hasBody(status) {

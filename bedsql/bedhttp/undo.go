@@ -20,6 +20,7 @@ const (
 	sentHeader      = "Idempotency-Undoes-Sent"    // when its request was first sent
 	appliedHeader   = "Idempotency-Undoes-Applied" // whether a 2xx was seen
 	scopeHeader     = "Idempotency-Scope"
+	keptHeader      = "Idempotency-Kept" // the response is sent again to each request under the key
 	undoneHeader    = "Idempotency-Undone"
 	undoHeader      = "Idempotency-Undo"
 	retentionHeader = "Idempotency-Key-Retention"

@@ -365,7 +365,9 @@ func TestServiceThatCannotUndoIsRefused(t *testing.T) {
 func TestOverdueGroupIsCompensated(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
-		w.net.faults(func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) { return nil, errCut })
+		w.net.faults(func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+			return nil, errCut
+		})
 		ctx, soft, err := bedsql.Begin(t.Context(), bedsql.Staged(), bedsql.CompensateAfter(time.Millisecond))
 		w.must(err)
 		_, err = w.Wrapped.ExecContext(ctx, takes)

@@ -591,3 +591,19 @@ func TestHTTPHandlerCannotCommitWithoutItsResponse(t *testing.T) {
 		s.WantsRuns(1, 0)
 	})
 }
+
+// A caller that gave up an earlier attempt learns from a refusal whether it is final.
+func TestKeptResponsesSayThatTheyAreKept(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig.Rig) {
+		for status, kept := range map[int]string{201: "?1", 402: "?1", 403: "", 500: ""} {
+			s := rig.NewService(t, r, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Idempotency-Kept", "by the handler")
+				paysAnd(status, "x")(w, r)
+			})
+			if got := s.Asks(fmt.Sprint("key", status), "{}").Header.Get("Idempotency-Kept"); got != kept {
+				t.Errorf("%d: kept %q, want %q", status, got, kept)
+			}
+		}
+	})
+}
