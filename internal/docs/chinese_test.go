@@ -19,7 +19,7 @@ import (
 
 // translated lists the pages with a Chinese twin.
 var translated = []string{
-	"README.md", "docs/tutorial.md", "docs/adopting.md", "docs/soft-transactions.md", "docs/keys.md", "docs/operations.md", "docs/stuck.md", "docs/errors.md",
+	"README.md", "docs/tutorial.md", "docs/adopting.md", "docs/soft-transactions.md", "docs/keys.md", "docs/operations.md", "docs/stuck.md", "docs/errors.md", "docs/services.md",
 	"docs/choosing.md", "docs/sharding-jdbc.md", "docs/mappers.md", "docs/exactly-once.md",
 }
 
