@@ -235,6 +235,9 @@ func (h *home) of(ctx context.Context, db *sql.DB) (string, error) {
 // ask asks db, whose connections may lead to another database than before.
 func (h *home) ask(ctx context.Context, db *sql.DB) (string, error) {
 	text, err := kept.Home(ctx, db)
+	if err != nil && ctx.Err() == nil { // a connection that broke, or another process making the identity
+		text, err = kept.Home(ctx, db)
+	}
 	if err == nil && text == "" {
 		err = errNotBed
 	}

@@ -129,6 +129,9 @@ func newMatrix(t *testing.T, db testdb.DB, scenario crashScenario, lose bool, al
 	if scenario.publishes() {
 		m.b.Exec(inboxTable)
 	}
+	if strings.HasPrefix(scenario.By, "request") {
+		m.identifies()
+	}
 	m.job = m.newJob()
 	m.out = tabwriter.NewWriter(&m.table, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(m.out, "\nSTEP\tKILLED\tCALLER GOT\tLOG HELD\tAPPLIED IN THE END: %s\n", strings.Join(scenario.Writes, ", "))

@@ -59,6 +59,23 @@ func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 	}
 }
 
+// identifies makes the identity of the receipts, so that the first COMMIT is the request's.
+func (m *matrix) identifies() {
+	m.t.Helper()
+	dsn := m.a.DB.DSN
+	if m.order.atHome() {
+		dsn = m.home.DB.DSN
+	}
+	h, err := bedhttp.Scope(bedhttp.Config{Service: "orders", DB: m.a.Open(dsn), Client: func(*http.Request) string { return "t" }})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, httptest.NewRequestWithContext(m.t.Context(), http.MethodGet, "/", http.NoBody)); w.Code != http.StatusOK {
+		m.t.Fatalf("the scope: %d %s", w.Code, w.Body)
+	}
+}
+
 func (o *crashOrder) requestHome() string {
 	if o.atHome() {
 		return "bed home"

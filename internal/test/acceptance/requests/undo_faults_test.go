@@ -199,3 +199,21 @@ func TestScopeIsReadOnceAProcess(t *testing.T) {
 		}
 	})
 }
+
+// The first request of all makes the identity. It is not answered later if that takes two attempts.
+func TestUnansweredCommitOfTheIdentityIsNoFailure(t *testing.T) {
+	t.Parallel()
+	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := rig.NewBehindProxy(t, db)
+		r.Account(0)
+		r.ReceiptTable()
+		u := newUndoRig(t, r)
+		struck := p.CutAfter(testproxy.Text("commit"))
+		u.Wants(u.Asks("f", "{}"), 201, false)
+		rig.WaitFor(t, "the fault", struck)
+		if n := r.Receipts(); n != 2 {
+			t.Errorf("%d receipts, want the identity and the request's", n)
+		}
+		u.wantsUndone(u.undoes("u", "f"), "done", false)
+	})
+}
