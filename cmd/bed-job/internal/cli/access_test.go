@@ -118,6 +118,11 @@ var securedServers = map[string]func(*testing.T) *secured{
 			}
 		}
 	},
+	"http": func(t *testing.T) *secured {
+		s, cert, key := newSecured(t, "http", "root")
+		s.dsn = newSecuredHTTP(t, s.CA, cert, key)
+		return s
+	},
 	"kafka": func(t *testing.T) *secured {
 		s, cert, key := newSecured(t, "kafka", "root")
 		s.dsn = newSecuredKafka(t, s.CA, cert, key)
