@@ -77,7 +77,7 @@ func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 		t.Errorf("the payload is shown unasked:\n%s", all)
 	}
 	run(0, "s3cr3t payload", "show", m.ID, "--show-parameters")
-	run(1, "it is a message", "try", m.ID)
+	run(1, "is no database", "try", m.ID)
 	run(0, "0 kinds of refusal", "rehearse")
 	run(0, "nothing found", "doctor")
 	run(0, "before it is on disk", "doctor")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/call"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/entry"
@@ -376,6 +377,17 @@ func (m *matrix) newJob() *asyncjob.Job {
 	var err error
 	if m.order.publishes() {
 		if targets["events"], err = bedmessage.Target(inbox{m.b.Bare}, "events"); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	if m.order.calls() {
+		home := rig.TargetOf(m.t, m.a.DB)
+		home.DataSource = "A" // the receipts are the killed service's
+		peer, err := crashPeer(m.a.OpenTarget(home))
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		if targets["payments"], err = call.Target(peer, "payments", "http://payments"); err != nil {
 			m.t.Fatal(err)
 		}
 	}

@@ -57,13 +57,8 @@ func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 
 // publisher publishes to a broker in B, with the log of db.
 func (o *crashOrder) publisher(ctx context.Context, s *rig.Steps, db *sql.DB) (*bedmessage.Publisher, error) {
-	conn, err := db.Conn(ctx)
+	cfg, err := configOf(ctx, db)
 	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	var cfg bedsql.Config
-	if err := conn.Raw(func(dc any) error { cfg = dc.(*bedsql.Conn).Config(); return nil }); err != nil {
 		return nil, err
 	}
 	b, err := rig.Target(o.Driver)(o.B)

@@ -257,6 +257,9 @@ func (s *crashScenario) isRequest() bool {
 // publishes reports whether the consumer of a message publishes others.
 func (s *crashScenario) publishes() bool { return s.By == "message that publishes" }
 
+// calls reports whether A is written by calls.
+func (s *crashScenario) calls() bool { return strings.HasSuffix(s.By, "call") }
+
 // atHome reports whether a request or a message is handled by bed in the log's own database, which
 // SQLite cannot do.
 func (s *crashScenario) atHome() bool { return s.publishes() || s.By == "request with its own group" }
@@ -337,6 +340,9 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"request":                     crashRequest,
 	"request with a staged group": crashRequest,
 	"request with its own group":  crashRequest,
+	"call":                        crashCall,
+	"staged with a call":          crashCall,
+	"with a call":                 crashCall,
 	"message":                     crashMessage,
 	"message that publishes":      crashMessage,
 	"staged with compensation":    crashGroup,

@@ -1,0 +1,82 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql/call"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sender"
+	"github.com/bedsql/bed/internal/service"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+type unasked struct{ error }
+
+func (u unasked) RoundTrip(*http.Request) (*http.Response, error) { return nil, u }
+
+// A call is an entry like others: its method and path are shown, the rest of it is masked until it
+// is revealed, and it cannot be tried.
+func TestCallIsShownByItsPathAndRevealedWithItsBody(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	log, err := txlog.Open(t.Context(), db.Driver, db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	r := &service.Call{
+		ID: entry.NewID(), Method: http.MethodPost, Path: "/charges", Query: "card=" + secretValue,
+		Header: http.Header{"X-Tenant": {secretValue}}, Body: []byte("order " + secretValue),
+	}
+	text, args, err := r.Statement()
+	if err != nil {
+		t.Fatal(err)
+	}
+	params, err := entry.EncodeParams(sender.Named(args))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &entry.Unit{ID: r.ID, TransactionID: r.ID, DataSource: "payments", Settings: service.Settings, Statements: []entry.Statement{{SQL: text, Params: params}}}
+	if err := log.Add(t.Context(), time.Minute, u); err != nil {
+		t.Fatal(err)
+	}
+	refused := `bed: the service answered 422 Unprocessable Entity (no card "` + secretValue + `")`
+	if err := log.Release(t.Context(), u, entry.Verdict{Park: true, Err: refused}); err != nil {
+		t.Fatal(err)
+	}
+	asked := unasked{errors.New("the service was asked")}
+	payments, err := call.Target(&http.Client{Transport: asked}, "payments", "http://payments")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(log, map[string]delivery.Target{"payments": payments}, Config{Listen: listen, Users: people, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	at := "/entries/" + r.ID
+	for _, q := range []struct {
+		request
+		shown bool
+	}{
+		{request{path: "/entries", as: "vera"}, false},
+		{request{path: at, as: "vera"}, false},
+		{request{path: "/api/v1" + at, as: "vera"}, false},
+		{request{path: "/api/v1" + at + "?reveal=true", as: "vera"}, true},
+		{request{path: at + "/reveal", method: "POST", body: "x=1", as: "vera"}, true},
+	} {
+		w := ask4(t, c, q.request)
+		if page := w.Body.String(); w.Code != 200 || !strings.Contains(page, "CALL POST /charges") || strings.Contains(page, "order "+secretValue) != q.shown || strings.Contains(page, secretValue) != q.shown {
+			t.Errorf("%s: %d, the path %v, a value %v, want %v", q.path, w.Code, strings.Contains(page, "CALL POST /charges"), strings.Contains(page, secretValue), q.shown)
+		}
+	}
+	if w := ask4(t, c, request{path: "/api/v1" + at + "/try", method: "POST", as: "otto"}); !strings.Contains(w.Body.String(), "no database") || strings.Contains(w.Body.String(), asked.Error()) {
+		t.Errorf("a trial says %d %s", w.Code, w.Body)
+	}
+}
