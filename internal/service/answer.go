@@ -91,9 +91,10 @@ func (e *StatusError) problem() (p problem) {
 // an answer with a scope. docs/services.md has the table.
 func judge(scoped bool, e *StatusError) error {
 	from := e.Header.Get(Scope) != "" // a service that recognizes keys
-	own := ""                         // the type of a problem of bedhttp's own
+	said, _ := strings.CutPrefix(e.problem().Type, ProblemTypes)
+	own := "" // the type of a problem of bedhttp's own
 	if from {
-		own, _ = strings.CutPrefix(e.problem().Type, ProblemTypes)
+		own = said
 	}
 	kept := e.Header.Get(Kept) != "" || e.Header.Get(Replayed) != ""
 	refused := func() {
@@ -115,6 +116,8 @@ func judge(scoped bool, e *StatusError) error {
 		return nil
 	case s < 400:
 		configuration("redirects are not followed: correct the base URL")
+	case said == "missing-key", said == "malformed-key", said == "unknown-client":
+		configuration("something in between takes the Idempotency-Key or the credentials away, or changes them")
 	case s == http.StatusMisdirectedRequest:
 		configuration("the service has other keys than before: another database, region or account answers")
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusNotFound, s == http.StatusMethodNotAllowed, s == http.StatusProxyAuthRequired:
@@ -129,7 +132,7 @@ func judge(scoped bool, e *StatusError) error {
 		e.class, e.advice.Busy = dialect.Unknown, true
 	case s == http.StatusRequestTimeout && !from:
 		e.class = dialect.Unknown
-	case s == http.StatusRequestTimeout:
+	case s == http.StatusRequestTimeout, own == "unreadable-body": // the connection's fault
 		e.class = dialect.Retryable
 	case s < 500 && (from || refusals[s] || e.problem() != problem{}):
 		refused()
