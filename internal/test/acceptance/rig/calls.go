@@ -91,10 +91,10 @@ type Network struct {
 	*httptest.Server
 	// Unkeyed means that the service recognizes no keys.
 	Unkeyed bool
-	to      string
 	late    sync.WaitGroup
 
 	mu   sync.Mutex
+	to   string
 	fate func(*http.Request) Fate
 }
 
@@ -117,6 +117,19 @@ func (n *Network) Fails(fate func(*http.Request) Fate) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fate = fate
+}
+
+// LeadsTo leads to another service from now on.
+func (n *Network) LeadsTo(url string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.to = url
+}
+
+func (n *Network) target() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.to
 }
 
 // Settle waits for the requests that are late.
@@ -179,7 +192,7 @@ func (n *Network) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // forward sends the request to the service. The client's going away does not end it.
 func (n *Network) forward(r *http.Request, body []byte) (*http.Response, []byte, error) {
-	to, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, n.to+r.URL.RequestURI(), bytes.NewReader(body))
+	to, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, n.target()+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -60,6 +60,17 @@ type Process struct {
 // still runs then.
 func Start(t testing.TB, program string, args ...string) *Process {
 	t.Helper()
+	return start(t, program, nil, args...)
+}
+
+// StartWith is Start with one more variable of the environment.
+func StartWith(t testing.TB, program, variable string) *Process {
+	t.Helper()
+	return start(t, program, []string{variable})
+}
+
+func start(t testing.TB, program string, env []string, args ...string) *Process {
+	t.Helper()
 	exe, err := os.Executable()
 	if program == "bed-job" {
 		exe, err = bedJobBinary()
@@ -69,7 +80,7 @@ func Start(t testing.TB, program string, args ...string) *Process {
 	}
 	p := &Process{t: t, Cmd: exec.CommandContext(context.Background(), exe, args...), Dead: make(chan struct{}), more: make(chan struct{})}
 	// The race detector would let each process sleep for a second at its end.
-	p.Cmd.Env = append(os.Environ(), BeProgram+"="+program, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	p.Cmd.Env = append(append(os.Environ(), BeProgram+"="+program, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")), env...)
 	p.Cmd.Stdout = &p.Out
 	stderr, err := p.Cmd.StderrPipe()
 	if err != nil {
