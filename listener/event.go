@@ -101,8 +101,8 @@ type Event struct {
 	// [Bus.TraceParent]; empty without a span.
 	TraceParent string
 	// System is the kind of the data source in OpenTelemetry's words: mysql, also for MariaDB,
-	// postgresql, sqlite, nats, rabbitmq, kafka, or watermill for a publisher of another kind.
-	// Namespace is its database. Either is empty if unknown.
+	// postgresql, sqlite, nats, rabbitmq, kafka, watermill for a publisher of another kind, or http
+	// for a service. Namespace is its database, or the service's host:port. Either is empty if unknown.
 	System, Namespace string
 	// Statements are the unit's statements, in order; a single DML has one. Those of Answered
 	// have no Parameters. ReceiptsPurged has none.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -87,11 +88,16 @@ func Open(client *http.Client, base string) (*Service, error) {
 // Target returns the service as a data source.
 func (s *Service) Target(dataSource string) delivery.Target {
 	connect := func(context.Context) (sender.Link, error) { return link{s}, nil }
-	return delivery.Target{Connector: sender.Connector(callDialect, connect), Dialect: callDialect, DataSource: dataSource, Settings: Settings}
+	d := *callDialect
+	d.Namespace = net.JoinHostPort(s.Base.Hostname(), cmp.Or(s.Base.Port(), map[string]string{"http": "80", "https": "443"}[s.Base.Scheme]))
+	return delivery.Target{Connector: sender.Connector(&d, connect), Dialect: &d, DataSource: dataSource, Settings: Settings}
 }
 
+// System is the kind of the data source in events.
+const System = "http"
+
 var callDialect = &dialect.Dialect{
-	Name: "http", System: "http", Flavor: sqltext.Calls,
+	Name: "http", System: System, Flavor: sqltext.Calls,
 	Classify: sender.Classify, CheckNamedValue: sender.Unchecked, Amend: amend, Peer: peer,
 }
 

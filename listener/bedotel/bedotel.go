@@ -11,8 +11,8 @@
 // A write outside of any span makes no span.
 //
 // Spans are made after the call, when their work is done. They contain no SQL, no error text
-// and no values. Their attributes are bed's own and, for databases and messaging, those of
-// OpenTelemetry's semantic conventions.
+// and no values. Their attributes are bed's own and, for databases, messaging and calls of HTTP
+// services, those of OpenTelemetry's semantic conventions, but url.full, which holds values.
 //
 // A metric has bedprom's name in OpenTelemetry's form, bed.writes for bed_writes_total, and
 // bedprom's labels.
@@ -21,6 +21,8 @@ package bedotel
 import (
 	"cmp"
 	"context"
+	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +37,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/service"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 )
@@ -145,7 +148,7 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at), trace.WithAttributes(about...))
 }
 
-// failed ends a span with a database's code for err, or else with word.
+// failed ends a span with a database's code or an HTTP status for err, or else with word.
 func failed(span trace.Span, err error, word string, more ...attribute.KeyValue) {
 	kind := word
 	if code := dberr.Of(err); code.Known() {
@@ -153,6 +156,11 @@ func failed(span trace.Span, err error, word string, more ...attribute.KeyValue)
 			kind = strconv.FormatInt(code.Number, 10)
 		}
 		more = append(more, semconv.DBResponseStatusCode(kind))
+	}
+	var answer *service.StatusError
+	if errors.As(err, &answer) {
+		kind = strconv.Itoa(answer.Status)
+		more = append(more, semconv.HTTPResponseStatusCode(answer.Status))
 	}
 	span.SetAttributes(append(more, semconv.ErrorTypeKey.String(kind))...)
 	span.SetStatus(codes.Error, word)
@@ -171,6 +179,15 @@ func about(ev listener.Event) []attribute.KeyValue {
 	if topic, ok := strings.CutPrefix(ev.Statements[0].SQL, sqltext.Publish); ok {
 		return append(all, semconv.MessagingSystemKey.String(cmp.Or(ev.System, "watermill")), semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("publish"),
 			text(semconv.MessagingDestinationNameKey, topic))
+	}
+	if request, ok := strings.CutPrefix(sqltext.Mask(sqltext.Calls, ev.Statements[0].SQL), sqltext.Call); ok && ev.System == service.System {
+		method, path, _ := strings.Cut(request, " ")
+		all = append(all, text(semconv.HTTPRequestMethodKey, method), text(semconv.URLTemplateKey, path))
+		if host, port, err := net.SplitHostPort(ev.Namespace); err == nil {
+			n, _ := strconv.Atoi(port)
+			all = append(all, text(semconv.ServerAddressKey, host), semconv.ServerPort(n))
+		}
+		return all
 	}
 	all = append(all, semconv.DBSystemNameKey.String(cmp.Or(ev.System, "other_sql")))
 	if ev.Namespace != "" {

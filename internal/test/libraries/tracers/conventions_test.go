@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +30,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/call"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
@@ -237,6 +241,69 @@ type publisher struct{ err error }
 
 func (p publisher) Publish(string, ...*message.Message) error { return p.err }
 func (p publisher) Close() error                              { return nil }
+
+func TestSpansFollowTheConventionsForHTTPClients(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testdb.SQLite(t))
+	quiet, _ := test.NewNullLogger()
+	status := http.StatusCreated
+	peer := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			return
+		}
+		rw.Header().Set("Content-Type", "application/problem+json")
+		rw.WriteHeader(status)
+		_, _ = io.WriteString(rw, `{"title": "s3cr3t"}`)
+	}))
+	t.Cleanup(peer.Close)
+	s, err := call.New(peer.Client(), "payments", peer.URL+"/v1", bedsql.Config{Storage: w.storage, Bus: w.bus, Logger: quiet, NoSyncRetry: true})
+	must(t, err)
+	for name, code := range map[string]int{"sent": http.StatusCreated, "refused": http.StatusPaymentRequired, "kept": http.StatusBadGateway} {
+		status = code
+		err := w.within(name, func(ctx context.Context) error {
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/orders/4711/charges?card=s3cr3t", strings.NewReader("s3cr3t body"))
+			must(t, err)
+			_, err = s.Send(ctx, r)
+			return err
+		})
+		if (err == nil) != (name == "sent") {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	must(t, s.Close())
+	status = http.StatusNoContent
+	to, err := call.Target(peer.Client(), "payments", peer.URL+"/v1")
+	must(t, err)
+	if report := w.job(asyncjob.Targets{"payments": to}); report.Delivered != 1 {
+		t.Fatalf("the job's round was %v", report)
+	}
+	w.tracer.Close()
+	host, port, err := net.SplitHostPort(peer.Listener.Addr().String())
+	must(t, err)
+	spans := w.spans.GetSpans()
+	all := append(named(spans, "bed write"), named(spans, "bed delivery")...)
+	if len(all) != 4 {
+		t.Fatalf("there are %d spans", len(all))
+	}
+	answers := map[string]int{}
+	for _, s := range all {
+		got := about(s)
+		expected := map[string]string{"http.request.method": "POST", "url.template": "/orders/?/charges", "server.address": host, "server.port": port}
+		if code, failed := got["http.response.status_code"]; failed {
+			expected["http.response.status_code"], expected["error.type"] = code, code
+			answers[code]++
+		}
+		if !maps.Equal(got, expected) || s.SpanKind != trace.SpanKindClient {
+			t.Errorf("%s has %v, want %v", s.Name, got, expected)
+		}
+		if text := fmt.Sprint(s.Attributes, s.Status, s.Events); strings.Contains(text, "s3cr3t") || strings.Contains(text, "4711") {
+			t.Errorf("%s holds a value or an error's text: %s", s.Name, text)
+		}
+	}
+	if want := map[string]int{"402": 1, "502": 1}; !maps.Equal(answers, want) {
+		t.Errorf("the failures are %v, want %v", answers, want)
+	}
+}
 
 func TestSpansFollowTheConventionsForMessaging(t *testing.T) {
 	t.Parallel()
