@@ -98,7 +98,7 @@ func judge(scoped bool, e *StatusError) error {
 	}
 	kept := e.Header.Get(Kept) != "" || e.Header.Get(Replayed) != ""
 	refused := func() {
-		e.class, e.advice.Final = dialect.Refused, from && kept
+		e.class, e.advice.Final = dialect.Refused, from && (kept || own == "undone")
 		switch own {
 		case "key-reused":
 			e.cause = dialect.ErrKeyReused
@@ -116,8 +116,8 @@ func judge(scoped bool, e *StatusError) error {
 		return nil
 	case s < 400:
 		configuration("redirects are not followed: correct the base URL")
-	case said == "missing-key", said == "malformed-key", said == "unknown-client":
-		configuration("something in between takes the Idempotency-Key or the credentials away, or changes them")
+	case said == "missing-key", said == "malformed-key", said == "unknown-client", said == "undo-unsupported":
+		configuration("something in between takes the Idempotency-Key or the credentials away, or changes them; or the service no longer lets requests be undone")
 	case s == http.StatusMisdirectedRequest:
 		configuration("the service has other keys than before: another database, region or account answers")
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusNotFound, s == http.StatusMethodNotAllowed, s == http.StatusProxyAuthRequired:
@@ -126,7 +126,7 @@ func judge(scoped bool, e *StatusError) error {
 		} else {
 			configuration("look at the credentials, the base URL and what stands in between")
 		}
-	case own == "outstanding", own == "too-many-requests", own == "try-again", s == http.StatusTooManyRequests, s == http.StatusTooEarly:
+	case own == "outstanding", said == "too-many-requests", own == "try-again", s == http.StatusTooManyRequests, s == http.StatusTooEarly:
 		e.class, e.advice.Busy = dialect.Contention, true
 	case own == "outcome-unknown":
 		e.class, e.advice.Busy = dialect.Unknown, true
