@@ -46,6 +46,9 @@ func New(client *http.Client, dataSource, baseURL string, cfg bedsql.Config) (*S
 		return nil, err
 	}
 	of.Answered = s.answered
+	if s.scoped && cfg.Removal == bedsql.RemovalByGuarantee {
+		cfg.Removal = bedsql.RemovalAfterReturn
+	}
 	cfg.Guarantee = bedsql.AtLeastOnce // the service keeps the receipt
 	connector, err := bedsql.NewConnector(of.Target(dataSource), cfg)
 	if err != nil {

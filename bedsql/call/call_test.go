@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/call"
+	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,6 +41,7 @@ func TestCallIsLoggedBeforeItIsSent(t *testing.T) {
 	if code != http.StatusCreated || string(body) != "charged" || header.Get("Location") != "/charges/1" {
 		t.Errorf("the answer is %d %v %q", code, header, body)
 	}
+	must(t, s.Close()) // its removal does not hold up the call
 	if left := inLog(t, storage); len(left) > 0 {
 		t.Errorf("left in the log: %v", left)
 	}
@@ -49,6 +51,39 @@ func TestCallIsLoggedBeforeItIsSent(t *testing.T) {
 	}
 	if key := asked[0].key; len(key) != 70 || !strings.HasPrefix(key, `"bed-`) {
 		t.Errorf("the key is %s", key)
+	}
+}
+
+// slow is a log that removes nothing before it is told to.
+type slow struct {
+	txlog.Storage
+	removes <-chan struct{}
+}
+
+func (s slow) Remove(ctx context.Context, units ...*entry.Unit) error {
+	<-s.removes
+	return s.Storage.Remove(ctx, units...)
+}
+
+// If the job sends a delivered call again, a service that recognizes keys does nothing.
+func TestKeyedCallDoesNotWaitForItsRemoval(t *testing.T) {
+	t.Parallel()
+	p, storage, removes := newPeer(t), txlog.NewMemory(), make(chan struct{})
+	s := newService(t, p, bedsql.Config{Storage: slow{storage, removes}, Guarantee: bedsql.ExactlyOnce})
+	defer close(removes)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := s.Send(context.Background(), post(t, "/charges", "a"))
+		sent <- err
+	}()
+	select {
+	case err := <-sent:
+		must(t, err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the call waits for the removal of its entry")
+	}
+	if left := inLog(t, storage); len(left) != 1 {
+		t.Errorf("left in the log: %v", left)
 	}
 }
 
