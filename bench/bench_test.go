@@ -292,6 +292,7 @@ func TestEachTargetFigureHasItsName(t *testing.T) {
 	const want = "alo_mariadb_64_behind=1.00 alo_mariadb_64_before=1.00 alo_mariadb_64_1ms_behind=1.00 alo_sqlite_64_behind=1.00 " +
 		"alo_mariadb_1_1ms_behind_p50=1.00 eo_mariadb_64=1.00 eo_postgres_64=1.00 eo_mariadb_1_1ms_p50=1.00 eo_postgres_1_1ms_p50=1.00 " +
 		"staged_eo_1_1ms_p50=1.00 staged_eo_64=1.00 staged_eo_64_over_xa=1.00 with_eo_1=1.00 with_eo_8=1.00 with_eo_64=1.00 with_eo_1_1ms_p50=1.00 order_eo_64=1.00 http_key_1=1.00 http_key_64=1.00 " +
+		"call_1=1.00 call_64=1.00 call_unlogged_1=1.00 call_unlogged_64=1.00 " +
 		"counted_mariadb_64=1.00 counted_postgres_64=1.00 " +
 		"onfailure_alo_1_1ms=1.00 onfailure_alo_64=1.00 onfailure_eo_1_1ms_p50=1.00 onfailure_eo_mariadb_64=1.00 onfailure_eo_postgres_64=1.00 " +
 		"alongside_1_1ms_p50=1.00 alongside_1_1ms=1.00 alongside_16_1ms=1.00 alongside_64_1ms=1.00 " +

@@ -34,6 +34,7 @@ const (
 	inTx       = "bare-tx"
 	txThen     = "bare-tx-then"
 	byHTTP     = "http-rows"
+	byCall     = "post"
 )
 
 // contenders are all of them in the order of the table, each kind of work
@@ -76,7 +77,10 @@ func contenders() []contender {
 		contender{id: "with-alo", name: "with the local transaction, at least once", base: txThen, open: staged(with(atLeastOnce))},
 		contender{id: "with-eo", name: "with the local transaction, exactly once", base: txThen, open: staged(with(exactlyOnce))},
 		contender{id: byHTTP, name: "the handler's own local transaction, exactly once", base: byHTTP, open: requests(false)},
-		contender{id: "http-key", name: "under its Idempotency-Key, with its response", base: byHTTP, open: requests(true)})
+		contender{id: "http-key", name: "under its Idempotency-Key, with its response", base: byHTTP, open: requests(true)},
+		contender{id: byCall, name: "bare client, a new Idempotency-Key for each", base: byCall, open: requests(true)},
+		contender{id: "call-unlogged", name: "a call without an entry", base: byCall, open: calls(true)},
+		contender{id: "call", name: "a call, log in MariaDB", base: byCall, open: calls(false)})
 }
 
 // delivered are this project's ways to write to a target.

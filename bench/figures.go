@@ -58,6 +58,10 @@ var writeFigures = []ofWrites{
 	{"order_eo_64", near(64), "order-eo", "eo-mariadb-log-mariadb", throughput, 0.85, false},
 	{"http_key_1", near(1), "http-key", byHTTP, throughput, 0.80, false},
 	{"http_key_64", near(64), "http-key", byHTTP, throughput, 0.60, false},
+	{"call_1", near(1), "call", byCall, throughput, 0.40, false},
+	{"call_64", near(64), "call", byCall, throughput, 0.60, false},
+	{"call_unlogged_1", near(1), "call-unlogged", byCall, throughput, 0.90, false},
+	{"call_unlogged_64", near(64), "call-unlogged", byCall, throughput, 0.90, false},
 	// The throughput with the console's account of each minute, relative to the throughput
 	// without.
 	{"counted_mariadb_64", near(64), "alo-mariadb-log-mariadb", "uncounted-mariadb", throughput, 0.98, false},

@@ -59,7 +59,8 @@ func (r *results) printWrites(out io.Writer) {
 	}
 	titles := map[string]string{onMariaDB: "UPDATE in MariaDB", onPostgres: "UPDATE in PostgreSQL", onTwo: "two UPDATEs in two MariaDB databases", inTx: "a local transaction of two UPDATEs in MariaDB",
 		txThen: "an UPDATE in a local transaction, then one in a second MariaDB database",
-		byHTTP: "an HTTP request of two UPDATEs in MariaDB"}
+		byHTTP: "an HTTP request of two UPDATEs in MariaDB",
+		byCall: "a request to a service behind bedhttp"}
 	rows := [][]string{head}
 	for _, c := range contenders() {
 		row, any := []string{c.name}, false

@@ -241,7 +241,6 @@ func TestPeerWithoutKeysHandlesCallsAtLeastOnce(t *testing.T) {
 		status.Store(http.StatusNoContent)
 		url, handled := keyless(t, &status)
 		net := rig.NewNetwork(t, url)
-		net.Unkeyed = true
 		peer := &rig.Peer{Service: &rig.Service{Rig: r}, Net: net}
 		send := func(guarantee bedsql.Guarantee) error {
 			cfg := r.Cfg

@@ -89,9 +89,7 @@ const (
 // Network is an HTTP proxy in front of a service.
 type Network struct {
 	*httptest.Server
-	// Unkeyed means that the service recognizes no keys.
-	Unkeyed bool
-	late    sync.WaitGroup
+	late sync.WaitGroup
 
 	mu   sync.Mutex
 	to   string
@@ -202,12 +200,6 @@ func (n *Network) forward(r *http.Request, body []byte) (*http.Response, []byte,
 		return nil, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	if !n.Unkeyed {
-		res.Header.Set("Idempotency-Scope", "test")
-		if res.StatusCode == http.StatusPaymentRequired {
-			res.Header.Set("Idempotency-Kept", "?1")
-		}
-	}
 	answer, err := io.ReadAll(res.Body)
 	return res, answer, err
 }
