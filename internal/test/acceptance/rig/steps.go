@@ -108,6 +108,8 @@ type crashConn struct {
 	driver.Conn
 	c    *CrashConnector
 	dead bool
+	// inTx means that what it does is durable only with its COMMIT.
+	inTx bool
 	// erases reports an open transaction that erases receipts.
 	erases bool
 	// open are its statements.
@@ -131,6 +133,9 @@ func (c *crashConn) inside(conn driver.Conn) driver.Conn {
 // around makes a step before and after a call.
 func around[T any](c *crashConn, what string, call func() (T, error)) (T, error) {
 	name := c.c.Where + " " + what
+	if c.inTx && c.c.Where == "log" && what != "COMMIT" {
+		name = "log in a transaction " + what
+	}
 	if c.dead {
 		var none T
 		return none, driver.ErrBadConn
@@ -233,6 +238,7 @@ func (c *crashConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 	if err != nil {
 		return nil, err
 	}
+	c.inTx = true
 	return &crashTx{Tx: tx, c: c}, nil
 }
 
@@ -300,6 +306,7 @@ type crashTx struct {
 }
 
 func (t *crashTx) Rollback() error {
+	t.c.inTx = false
 	if t.c.dead {
 		return driver.ErrBadConn
 	}
@@ -307,6 +314,7 @@ func (t *crashTx) Rollback() error {
 }
 
 func (t *crashTx) Commit() error {
+	defer func() { t.c.inTx = false }()
 	_, err := around(t.c, "COMMIT", func() (struct{}, error) { return struct{}{}, t.Tx.Commit() })
 	return err
 }
@@ -396,11 +404,11 @@ func (s *Steps) report() {
 // Durable reports whether the program had written its entry, and attempted
 // whether it had begun to.
 func (r *CrashReport) Durable() bool {
-	return r.made("after log INSERT INTO transaction_log") || r.made("after home COMMIT") || r.made("after home receipt and COMMIT in one")
+	return r.made("after log INSERT INTO transaction_log") || r.made("after log COMMIT") || r.made("after home COMMIT") || r.made("after home receipt and COMMIT in one")
 }
 
 func (r *CrashReport) Attempted() bool {
-	return r.made("before log INSERT INTO transaction_log") || r.made("before home COMMIT") || r.made("before home receipt and COMMIT in one")
+	return r.made("before log INSERT INTO transaction_log") || r.made("before log COMMIT") || r.made("before home COMMIT") || r.made("before home receipt and COMMIT in one")
 }
 
 func (r *CrashReport) made(prefix string) bool {
