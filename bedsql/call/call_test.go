@@ -230,6 +230,24 @@ func TestOutageCostsNoTry(t *testing.T) {
 	}
 }
 
+// net/http sends a keyed request again if a kept connection breaks. That nobody listens then does not
+// say that the first one was not handled.
+func TestCallIsInDoubtIfOnlyItsRepetitionFindsNobody(t *testing.T) {
+	t.Parallel()
+	p, storage := newPeer(t), txlog.NewMemory()
+	s := newService(t, p, bedsql.Config{Storage: storage, NoSyncRetry: true})
+	_, err := s.Send(t.Context(), post(t, "/charges", "a")) // leaves a connection
+	must(t, err)
+	p.answers(func(w http.ResponseWriter, r *http.Request) {
+		_ = p.Listener.Close() // it is killed while it handles the call
+		lost(w, r)
+	})
+	_, err = s.Send(t.Context(), post(t, "/charges", "b"))
+	if u := inLog(t, storage); !errors.Is(err, bedsql.ErrPending) || len(u) != 1 || !u[0].InDoubt || len(p.requests()) != 2 {
+		t.Errorf("Send: %v, %d requests, the log: %+v", err, len(p.requests()), u)
+	}
+}
+
 // The answer 503 of bedhttp, and a request that is still being handled, cost no try either.
 func TestBusyServiceCostsNoTry(t *testing.T) {
 	t.Parallel()

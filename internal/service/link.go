@@ -150,11 +150,17 @@ func (l link) Ping(ctx context.Context) error {
 
 // send sends a call and reads its answer.
 func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
-	var asked, dialled atomic.Bool
+	var asked, dialled, written, again atomic.Bool
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { asked.Store(true) }, GotConn: func(httptrace.GotConnInfo) { dialled.Store(true) },
+		GetConn: func(string) {
+			if asked.Swap(true) && written.Load() {
+				again.Store(true)
+			}
+		},
+		GotConn:      func(httptrace.GotConnInfo) { dialled.Store(true) },
+		WroteHeaders: func() { written.Store(true) },
 	})
 	u := *l.Base
 	u.RawPath = strings.TrimSuffix(u.EscapedPath(), "/") + c.Path
@@ -172,7 +178,10 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 	}
 	r.Header.Set("Idempotency-Key", `"`+c.Key+`"`)
 	res, err := l.Client.Do(r)
-	if err != nil {
+	switch {
+	case err != nil && again.Load(): // net/http repeats a keyed request, and the error is of the last one alone
+		return nil, &unanswered{withoutURL(err)}
+	case err != nil:
 		return nil, unsent(err, asked.Load() && !dialled.Load())
 	}
 	defer func() { _ = res.Body.Close() }()
@@ -197,10 +206,9 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 }
 
 // unsent gives an error without an answer its meaning; certain means that there never was a
-// connection. It drops the address, which may hold values.
+// connection.
 func unsent(err error, certain bool) error {
 	var (
-		of     *url.Error
 		name   *net.DNSError
 		op     *net.OpError
 		cert   *tls.CertificateVerificationError
@@ -209,9 +217,7 @@ func unsent(err error, certain bool) error {
 		host   x509.HostnameError
 		ca     x509.UnknownAuthorityError
 	)
-	if errors.As(err, &of) {
-		err = of.Err
-	}
+	err = withoutURL(err)
 	switch {
 	case errors.As(err, &name) && name.IsNotFound, errors.As(err, &cert), errors.As(err, &alert) && ofHandshake[alert], errors.As(err, &record),
 		errors.As(err, &host), errors.As(err, &ca), errors.Is(err, http.ErrSchemeMismatch):
@@ -220,6 +226,15 @@ func unsent(err error, certain bool) error {
 		return sender.NotSent(err)
 	}
 	return &unanswered{err}
+}
+
+// withoutURL drops the address, which may hold values.
+func withoutURL(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 // unanswered is an error that leaves the call in doubt. net/http quotes a malformed answer, which may
