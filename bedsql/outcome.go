@@ -45,16 +45,15 @@ func (e *becauseError) Outcome() Outcome { return OutcomeOf(e.what) }
 // Unwrap returns both.
 func (e *becauseError) Unwrap() []error { return []error{e.what, e.why} }
 
-// Outcome is the OutcomeOf End's report.
-func (e *EndError) Outcome() Outcome {
-	all := make([]Outcome, 0, len(e.Errors)+1)
+// Outcomes are the outcomes of the writes; [OutcomeOf] returns their sum.
+func (e *EndError) Outcomes() (all []Outcome) {
 	for _, err := range e.Errors {
 		all = append(all, OutcomeOf(err))
 	}
 	if len(e.Delivered) > 0 {
 		all = append(all, OutcomeDelivered)
 	}
-	return listener.Together(all...)
+	return all
 }
 
 // Outcome is OutcomeRefused.

@@ -75,6 +75,8 @@ func outcomeOf(err error) (o Outcome, known bool) {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree by itself
 	case interface{ Outcome() Outcome }:
 		return e.Outcome(), true
+	case interface{ Outcomes() []Outcome }:
+		return together(e.Outcomes()), true
 	case *PendingError:
 		switch {
 		case e.Compensating:
@@ -116,15 +118,15 @@ func outcomeOf(err error) (o Outcome, known bool) {
 			}
 		}
 		if len(inside) > 0 {
-			return Together(inside...), true
+			return together(inside), true
 		}
 	}
 	class := dialect.ClassOf(err)
 	return ofClass(class), class != dialect.Unknown
 }
 
-// Together returns the outcome of several writes; there may be none.
-func Together(all ...Outcome) Outcome {
+// together returns the outcome of several writes; there may be none.
+func together(all []Outcome) Outcome {
 	var has [OutcomeUnknown + 1]bool
 	for _, o := range all {
 		has[o] = true
