@@ -7,9 +7,11 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/slogger"
 	"github.com/bedsql/bed/listener"
 )
@@ -188,4 +190,28 @@ func (c *Config) validate() error {
 		bad("RetryJitter is %v, but must be below 1, 0 for the default, or NoJitter", c.RetryJitter)
 	}
 	return errors.Join(errs...)
+}
+
+// retryDelay returns how long a unit rests after its failed try number tries (from 1).
+func (c *Config) retryDelay(tries int) time.Duration {
+	if c.RetryDelay <= 0 {
+		return 0
+	}
+	b := &backoff.ExponentialBackOff{
+		InitialInterval:     c.RetryDelay,
+		RandomizationFactor: max(c.RetryJitter, 0),
+		Multiplier:          c.RetryMultiplier,
+		MaxInterval:         c.RetryDelayMax,
+	}
+	b.Reset()
+	delay := b.NextBackOff()
+	for i := 1; i < tries; i++ {
+		delay = b.NextBackOff()
+	}
+	return delay
+}
+
+// storeBackOff paces the repetition of a failed write to the log.
+func storeBackOff() *backoff.ExponentialBackOff {
+	return jitter.BackOff(50*time.Millisecond, 2*time.Second)
 }

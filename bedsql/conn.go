@@ -51,7 +51,6 @@ type Conn struct {
 }
 
 var (
-	_ driver.Conn               = (*Conn)(nil)
 	_ driver.ConnBeginTx        = (*Conn)(nil)
 	_ driver.ConnPrepareContext = (*Conn)(nil)
 	_ driver.ExecerContext      = (*Conn)(nil)
@@ -388,13 +387,6 @@ func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
 		c.kill()
 	}
 	return out
-}
-
-// discard is kill for a connection that may hold an open transaction: the caller's further
-// statements must not end it.
-func (c *Conn) discard() {
-	c.kill()
-	_ = c.session.Close()
 }
 
 // statement is a statement with its class. A prepared one gets its arguments when it runs.

@@ -93,10 +93,7 @@ type connector struct {
 // maxChanged bounds changed.
 const maxChanged = 32
 
-var (
-	_ driver.Connector = (*connector)(nil)
-	_ io.Closer        = (*connector)(nil)
-)
+var _ io.Closer = (*connector)(nil)
 
 func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	if t.Dialect == nil {

@@ -413,7 +413,8 @@ func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (en
 		return ending{Outcome: out, open: true}, false
 	case dialect.InDoubt:
 		out.Class, out.ConnLost = dialect.Unknown, true
-		c.discard()
+		c.kill()
+		_ = c.session.Close() // the caller's further statements must not end its transaction
 		return ending{Outcome: out}, false
 	default:
 		return ending{}, true

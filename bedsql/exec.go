@@ -136,7 +136,7 @@ func (x *execution) Again(ctx context.Context) attempt.Outcome {
 	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.attempt(ctx, conn, anew) })
 }
 
-// receiptOf implements besteffort.Receipt.
+// receiptOf implements the questions of besteffort.Attempts about a receipt.
 type receiptOf struct {
 	on interface {
 		onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome
@@ -145,14 +145,14 @@ type receiptOf struct {
 	unit *entry.Unit
 }
 
-// Void implements besteffort.Receipt.
+// Void implements besteffort.Attempts.
 func (r receiptOf) Void(ctx context.Context) attempt.Outcome {
 	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
 		return r.of.attempt(ctx, conn, r.unit, func() attempt.Outcome { return attempt.Void(ctx, r.of.dialect, conn, r.unit, r.of.receipts) })
 	})
 }
 
-// MarkReported implements besteffort.Receipt.
+// MarkReported implements besteffort.Attempts.
 func (r receiptOf) MarkReported(ctx context.Context) attempt.Outcome {
 	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
 		return attempt.MarkReported(ctx, r.of.dialect, conn, r.unit, r.of.receipts)

@@ -16,15 +16,19 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
-	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/logdb"
+	"github.com/bedsql/bed/internal/target"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
 // DBTX is an open local transaction of the application: *sql.Tx, *sqlx.Tx, gorm's ConnPool, or
 // anything else that runs statements in one.
-type DBTX = entry.DBTX
+type DBTX interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
 
 // WithTx makes a soft transaction whose entries commit with tx, or not at all. tx is a local
 // transaction of the application, in a database that is opened through bed and on the transaction
@@ -419,4 +423,17 @@ func (h *home) makeUnits(ctx context.Context) error {
 	h.undo, err = stagedCompensation(ctx, h.soft, units)
 	h.units = units
 	return err
+}
+
+// sharedFile returns the error of writes to a target whose own file has the SQLite log, because the
+// entry and the write would wait for each other. WithTx writes both in one transaction.
+func sharedFile(t delivery.Target, cfg Config) error {
+	s, ok := cfg.Storage.(interface {
+		Driver() string
+		Location() string
+	})
+	if !ok || s.Driver() != "sqlite" || !target.SameFile(s.Location(), t.File) {
+		return nil
+	}
+	return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own, or write in a transaction of bedsql.WithTx", t.DataSource)
 }

@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -109,16 +110,7 @@ func (s savepoints) find(name string) int {
 }
 
 func (t *localTx) unreplayable(why string) {
-	if t.notReplayable == "" {
-		t.notReplayable = why
-	}
-}
-
-// taint notes why one more write makes the unit unreplayable.
-func (t *localTx) taint(why string) {
-	if t.tainted == "" {
-		t.tainted = why
-	}
+	t.notReplayable = cmp.Or(t.notReplayable, why)
 }
 
 // hasRead notes a query, whose rows a later write may carry.
@@ -346,7 +338,9 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	}
 	if s.class.Insert && c.c.dialect.GeneratedIDs {
 		if id, err := r.Result.LastInsertId(); err != nil || id != 0 {
-			t.taint("a statement after an INSERT may carry the id that the INSERT generated")
+			if t.tainted == "" {
+				t.tainted = "a statement after an INSERT may carry the id that the INSERT generated"
+			}
 		}
 	}
 	return r, nil

@@ -112,11 +112,6 @@ func (g *staging) call(s *SoftTransaction, dataSource string) int {
 	return g.calls[dataSource]
 }
 
-// takes reports whether a write goes into the unit u of its data source.
-func (u *stagedUnit) takes(w *stagedWrite) bool {
-	return u.c.target.DataSource == w.c.target.DataSource && w.c.isSQL()
-}
-
 // lanesOf groups units for delivery side by side. The units of one broker follow one another.
 func lanesOf(units []*stagedUnit) (lanes [][]*stagedUnit) {
 	at := map[string]int{}

@@ -234,13 +234,6 @@ func (s *SoftTransaction) arrive(dataSource string) {
 	}
 }
 
-// forget clears the list of delivered data sources.
-func (s *SoftTransaction) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.arrived = nil
-}
-
 // swallow keeps a pending or refused write's error for End. It returns false if the caller must
 // get the error now, because the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {

@@ -141,8 +141,6 @@ type stagedWrite struct {
 	err    error
 }
 
-var _ driver.Result = (*stagedWrite)(nil)
-
 // unscoped reports whether it is a call of a service that may not recognize keys.
 func (w *stagedWrite) unscoped() bool { return w.c.dialect.Peer != nil && w.receiptKey == "" }
 
@@ -201,8 +199,6 @@ type stagedTx struct {
 	under         scope // of its BeginTx
 	savepoints
 }
-
-var _ driver.Tx = (*stagedTx)(nil)
 
 // Commit implements driver.Tx: it adds the list to the soft transaction.
 func (t *stagedTx) Commit() error {

@@ -108,7 +108,9 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 	}
 	if whole && err != nil {
 		problems = []error{err}
-		s.forget()
+		s.mu.Lock()
+		s.arrived = nil
+		s.mu.Unlock()
 	}
 	for _, name := range g.Kept {
 		s.arrive(name)
@@ -127,7 +129,9 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 		if w.undo {
 			continue
 		}
-		i := slices.IndexFunc(units, func(u *stagedUnit) bool { return u.takes(w) })
+		i := slices.IndexFunc(units, func(u *stagedUnit) bool {
+			return u.c.target.DataSource == w.c.target.DataSource && w.c.isSQL()
+		})
 		if i < 0 {
 			i = len(units)
 			units = append(units, &stagedUnit{c: w.c})

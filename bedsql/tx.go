@@ -16,8 +16,6 @@ type tx struct {
 	inner driver.Tx
 }
 
-var _ driver.Tx = (*tx)(nil)
-
 // Commit implements driver.Tx. It logs the writes of the transaction as one unit before it sends
 // COMMIT. The caller gets the database's answer to COMMIT. Without an answer the unit is delivered
 // again if that is safe, and parked otherwise.

@@ -169,7 +169,7 @@ func (c Config) Validate() error {
 	}
 	trusted, err := newProxies(c.TrustedProxies)
 	errs = append(errs, err, c.ProxyAuth.validate(trusted))
-	if !c.loopback() && c.open() {
+	if host, _, err := net.SplitHostPort(c.Listen); c.open() && (err != nil || !isLoopback(host)) {
 		where := cmp.Or(c.Listen, "an unknown address")
 		bad("listen is %s, which others can reach, and there are neither users nor tokens: listen on 127.0.0.1, or say who may log in", where)
 	}
@@ -191,10 +191,4 @@ func isOwnPath(first string) bool {
 // open reports whether there is no log-in.
 func (c Config) open() bool {
 	return len(c.Users) == 0 && len(c.Tokens) == 0 && c.ProxyAuth.Header == "" && c.Authenticate == nil
-}
-
-// loopback reports whether only this machine reaches Listen.
-func (c Config) loopback() bool {
-	host, _, err := net.SplitHostPort(c.Listen)
-	return err == nil && isLoopback(host)
 }

@@ -24,7 +24,7 @@ var formats = []struct{ files, said string }{
 	{"../internal/ops/amend.go", `\bwhy = "(STRING)"( ?\+)?`},
 	{"../internal/ops/try.go", `\bNotes, (?:fmt\.Sprintf\()?"(STRING)"( ?\+)?`},
 	{"../internal/ops/try.go", `(?:append\(\[\]string\{|trial\.Error = )fmt\.Sprintf\("(STRING)"`},
-	{"../internal/ops/try_tables.go", `"((?:numbers|what) STRING)"`},
+	{"../internal/ops/try.go", `"((?:numbers|what) STRING)"`},
 	{"../internal/ops/verdict.go", `(?m)^\t+(?:return|\w+ +=) "(STRING)"$`},
 	{"../internal/journal/journal.go", `(?:ErrOff = errors\.New\(|%s: %w: )"?(STRING)"(?:, table, ErrOff)?\)`},
 	{"../asyncjob/control.go", `c\.name = fmt\.Sprintf\("(STRING)"`},

@@ -2,7 +2,13 @@ package console
 
 import (
 	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"io/fs"
 	"net/http"
+	"path"
 	"time"
 )
 
@@ -44,4 +50,45 @@ func plain(status int, text string) http.HandlerFunc {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(text + "\n"))
 	}
+}
+
+// files are the sources of pages. Those under vendor are others' work, with their licences beside
+// them.
+//
+//go:embed assets templates locales openapi.json
+var files embed.FS
+
+// version changes when any file does: it is part of their addresses, so that
+// browsers can keep them.
+var version = func() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(files, "assets", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			b, _ := files.ReadFile(name)
+			sum.Write(b)
+		}
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil))[:12]
+}()
+
+func (s *site) asset(r *http.Request, _ person) (any, error) {
+	name := "assets/" + r.PathValue("file")
+	kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".LICENSE": "text/plain; charset=utf-8"}[path.Ext(name)]
+	b, err := files.ReadFile(name)
+	if err != nil || kind == "" {
+		return nil, errNoPage
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		if r.URL.Query().Get("v") == version {
+			w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
+		}
+		_, _ = w.Write(b)
+	}), nil
+}
+
+func (s *site) openapi(*http.Request, person) (any, error) {
+	b, err := files.ReadFile("openapi.json")
+	return json.RawMessage(b), err
 }

@@ -94,16 +94,13 @@ func locked[T any](ctx context.Context, m *Memory, f func(now time.Time) (T, err
 	if m.units == nil {
 		return none, ErrClosed
 	}
-	return f(memoryNow())
+	return f(time.Now().Round(0).Truncate(time.Millisecond)) // as exact as a database's time columns
 }
 
 func (m *Memory) do(ctx context.Context, f func(now time.Time) error) error {
 	_, err := locked(ctx, m, func(now time.Time) (any, error) { return nil, f(now) })
 	return err
 }
-
-// memoryNow has the resolution of a database's time columns.
-func memoryNow() time.Time { return time.Now().Round(0).Truncate(time.Millisecond) }
 
 func leaseEnd(now time.Time, lease time.Duration) time.Time {
 	return now.Add(lease.Truncate(time.Millisecond) + leaseSlack*time.Millisecond)

@@ -263,7 +263,8 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 	f := w.db.backend.Flavor
 	values := make([]string, len(keys))
 	for i, k := range keys {
-		values[i] = issueValues(f, "'"+k+"'", "'"+firsts[i]+"'", strconv.FormatInt(counts[i]-1, 10))
+		waiting := strconv.FormatInt(counts[i]-1, 10) // behind the first, in this write
+		values[i] = "('" + k + "', " + f.Clock() + " * 1000 + " + waiting + ", '" + firsts[i] + "', " + waiting + ")"
 	}
 	text := lockBriefly + issuing(f, "", "VALUES "+strings.Join(values, ", "))
 	if w.returning {
@@ -282,14 +283,8 @@ const lockBriefly = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ "
 // issued ends the INSERT of numbers in databases that can return rows.
 const issued = " RETURNING id, last, head, waiting"
 
-// issueValues are the values of a new key; waiting is the number of units behind the head in
-// this write.
-func issueValues(f sqltext.Flavor, key, head, waiting string) string {
-	return "(" + key + ", " + f.Clock() + " * 1000 + " + waiting + ", " + head + ", " + waiting + ")"
-}
-
 // issuing is the INSERT that locks the rows of order keys, in the schema with a trailing dot or in
-// none, and issues numbers under them. rows selects or lists issueValues. For existing keys, MySQL
+// none, and issues numbers under them. rows selects or lists the values of new keys. For existing keys, MySQL
 // assigns from left to right.
 func issuing(f sqltext.Flavor, schema, rows string) string {
 	now := func(column string) string {

@@ -40,8 +40,6 @@ type database struct {
 	stmts map[shape]*sql.Stmt
 }
 
-var _ runner = (*database)(nil)
-
 // openDatabase opens the log's connections; conns below 1 means the default.
 func openDatabase(of logdb.Backend, connector driver.Connector, conns int) *database {
 	lite := of.Flavor == sqltext.SQLite

@@ -80,7 +80,7 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]entry.State, 
 			there[u.ID] = stateOf(u)
 			if err == nil && u.Unstarted() {
 				var parts []*Unit
-				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.Units()); slices.ContainsFunc(parts, parked) {
+				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.Units()); slices.ContainsFunc(parts, func(u *Unit) bool { return u.Parked }) {
 					there[u.ID] = entry.StateParked
 				}
 			}
@@ -111,8 +111,6 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]entry.State, 
 	}
 	return states, nil
 }
-
-func parked(u *Unit) bool { return u.Parked }
 
 // Missing implements [Storage].
 func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []string, err error) {

@@ -174,7 +174,7 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, 
 		if unmet := rowsError(calls, server); unmet != nil {
 			return unmet // from the handler, after its rollback
 		}
-		if handled(server) {
+		if slices.Contains([]string{"21", "22", "23"}, string(server.SQLState[:2])) { // data that does not fit
 			return err
 		}
 	}
@@ -239,15 +239,6 @@ func unwritten(ctx context.Context, conn driver.Conn, calls []dialect.Call) bool
 		}
 		row, err := queryRow(ctx, conn, "SELECT 1 FROM "+table+" WHERE id = '"+id+"'")
 		return err == nil && row == nil
-	}
-	return false
-}
-
-// handled reports whether an error always reaches a handler: data that does not fit.
-func handled(err *mysql.MySQLError) bool {
-	switch string(err.SQLState[:2]) {
-	case "21", "22", "23":
-		return true
 	}
 	return false
 }

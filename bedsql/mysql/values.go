@@ -12,11 +12,10 @@ import (
 // checkNamedValue converts a parameter like the driver's connection, without a connection.
 func checkNamedValue(nv *driver.NamedValue) error {
 	v, err := convert(nv.Value)
-	if err != nil {
-		return err
+	if err == nil {
+		nv.Value = v
 	}
-	nv.Value = v
-	return nil
+	return err
 }
 
 // convert is database/sql's default conversion with the driver's differences: unsigned

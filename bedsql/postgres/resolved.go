@@ -48,14 +48,6 @@ const ofAccount = `SELECT DISTINCT split_part(c, '=', 1), current_setting(split_
   FROM pg_db_role_setting, unnest(setconfig) AS c WHERE split_part(c, '=', 1) LIKE '%.%'
   AND setrole IN (0, to_regrole(quote_ident(session_user))::oid) AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-// question returns the query for the session's number and its resolved settings, including
-// all names.
-func question(names []string) string {
-	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
-	slices.Sort(all)
-	return inHex("SELECT 'pid', pg_backend_pid()::text UNION ALL " + searchPath + " UNION ALL " + ofAccount + " UNION ALL " + current(slices.Compact(all)))
-}
-
 // current returns the query for the settings in names.
 func current(names []string) string {
 	return "SELECT n, current_setting(n, true) FROM unnest(" + quote(sqltext.Array(names)) + "::text[]) AS n"
@@ -90,7 +82,9 @@ type resolved struct{ pid, text string }
 // resolve queries the session of pg. Without a proper answer the text stays empty: some
 // servers with this protocol do not support the query.
 func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (resolved, error) {
-	answer, err := ask(ctx, pg, question(names))
+	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
+	slices.Sort(all)
+	answer, err := ask(ctx, pg, inHex("SELECT 'pid', pg_backend_pid()::text UNION ALL "+searchPath+" UNION ALL "+ofAccount+" UNION ALL "+current(slices.Compact(all))))
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
 		answer, err = ask(ctx, pg, "SELECT 'pid', encode(convert_to(pg_backend_pid()::text, 'UTF8'), 'hex')")

@@ -24,14 +24,8 @@ type Attempts interface {
 	// Again runs the unit once more, on a checked connection.
 	Again(ctx context.Context) attempt.Outcome
 
-	Receipt
-}
-
-// Receipt asks the receipt of a unit, on a checked connection. Only a unit with a receipt is asked
-// about.
-type Receipt interface {
 	// Void decides a unit in doubt: afterwards the unit is either applied or never will be
-	// (attempt.Void).
+	// (attempt.Void). It and MarkReported ask its receipt, on a checked connection.
 	Void(ctx context.Context) attempt.Outcome
 	// MarkReported notes in the void receipt that the entry is removed and the refusal reported
 	// (attempt.MarkReported).

@@ -203,10 +203,6 @@ func appendFloat(b []byte, v float64, bits int) []byte {
 	return append(b, '.', '0')
 }
 
-func appendDuration(b []byte, v time.Duration) []byte {
-	return append(append(append(b, '"'), v.String()...), '"')
-}
-
 // appendText appends a string of arbitrary bytes.
 func appendText(b []byte, s string) []byte {
 	if utf8.ValidString(s) {
@@ -285,7 +281,7 @@ func init() {
 	keep("string", appendText, decodeText)
 	keep("[]byte", appendBytes, decodeBytes)
 	keep("time", appendTime, decodeBy(parseTime))
-	keep("duration", appendDuration, decodeBy(time.ParseDuration))
+	keep("duration", func(b []byte, v time.Duration) []byte { return strconv.AppendQuote(b, v.String()) }, decodeBy(time.ParseDuration))
 	keep("float64", appendFloat64, decodeFloat64)
 	keep("float32", appendFloat32, decodeFloat32)
 	keep("int", AppendInt[int], decodeAs[int])

@@ -137,10 +137,6 @@ func (e *LogError) Certainly() dialect.Class {
 	return dialect.Retryable
 }
 
-func unread(dataSource string, err error) error {
-	return &LogError{"the log does not say where the receipts of " + dataSource + " are", false, err}
-}
-
 func unwritten(what string, err error) error {
 	return &LogError{"could not record in the log " + what, true, err}
 }

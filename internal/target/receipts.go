@@ -156,7 +156,7 @@ func (s *Source) checkSchema(ctx context.Context, conn driver.Conn) error {
 	}
 	switch {
 	case err != nil:
-		return unread(s.DataSource, err)
+		return &LogError{"the log does not say where the receipts of " + s.DataSource + " are", false, err}
 	case schema == has:
 		return nil
 	case schema == "":

@@ -37,6 +37,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/instruments"
 	"github.com/bedsql/bed/internal/service"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
@@ -108,14 +109,13 @@ func (t *Tracer) write(ev listener.Event) {
 	if !caller.IsValid() {
 		return
 	}
-	ctx, span := t.start(trace.ContextWithRemoteSpanContext(context.Background(), caller), "bed write", trace.SpanKindClient,
-		ev.Time.Add(-ev.Took), about(ev)...)
+	ctx, span := t.start(trace.ContextWithRemoteSpanContext(context.Background(), caller), "bed write", ev, ev.Time.Add(-ev.Took))
 	var last error // ev.Err may be the log's
 	for _, a := range ev.Attempts {
 		if last = a.Err; a.Origin != listener.SyncRetry {
 			continue
 		}
-		_, retry := t.start(ctx, "bed retry", trace.SpanKindClient, a.Began, about(ev)...)
+		_, retry := t.start(ctx, "bed retry", ev, a.Began)
 		if a.Err != nil {
 			failed(retry, a.Err, a.Class.String(), attribute.String("bed.class", a.Class.String()))
 		}
@@ -132,20 +132,19 @@ func (t *Tracer) write(ev listener.Event) {
 // delivery makes the span of a delivery by the job. It links to the caller's trace, which
 // has ended by then.
 func (t *Tracer) delivery(ev listener.Event) {
-	var opts []trace.SpanStartOption
+	opts := []trace.SpanStartOption{trace.WithNewRoot()}
 	if caller := spanOf(ev.TraceParent); caller.IsValid() {
 		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: caller}))
 	}
-	_, span := t.tracer.Start(context.Background(), "bed delivery", append(opts, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithTimestamp(ev.Time.Add(-ev.Took)), trace.WithAttributes(about(ev)...))...)
+	_, span := t.start(context.Background(), "bed delivery", ev, ev.Time.Add(-ev.Took), opts...)
 	if ev.Err != nil {
 		failed(span, ev.Err, ev.Class.String(), attribute.String("bed.class", ev.Class.String()))
 	}
 	span.End(trace.WithTimestamp(ev.Time))
 }
 
-func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at time.Time, about ...attribute.KeyValue) (context.Context, trace.Span) {
-	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at), trace.WithAttributes(about...))
+func (t *Tracer) start(ctx context.Context, name string, ev listener.Event, at time.Time, more ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return t.tracer.Start(ctx, name, append(more, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(at), trace.WithAttributes(about(ev)...))...)
 }
 
 // failed ends a span with a database's code or an HTTP status for err, or else with word.
@@ -223,4 +222,40 @@ func parentOf(ctx context.Context) string {
 func spanOf(text string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: text})
 	return trace.SpanContextFromContext(ctx)
+}
+
+// counting makes the instruments.
+func (t *Tracer) counting() func(listener.Event) {
+	return instruments.Counting(func(i *instruments.Instrument) instruments.Record {
+		about := func(labels []string) metric.MeasurementOption {
+			set := make([]attribute.KeyValue, len(labels))
+			for n, label := range labels {
+				set[n] = attribute.String(i.Labels[n], label)
+			}
+			return metric.WithAttributes(set...)
+		}
+		if i.Histogram() {
+			h := made(t.meter.Float64Histogram(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help), metric.WithExplicitBucketBoundaries(instruments.Bounds...)))
+			return func(v float64, labels ...string) { h.Record(context.Background(), v, about(labels)) }
+		}
+		n := made(t.meter.Int64Counter(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help)))
+		return func(v float64, labels ...string) { n.Add(context.Background(), int64(v), about(labels)) }
+	})
+}
+
+func (t *Tracer) countDropped() {
+	i := instruments.Dropped
+	made(t.meter.Int64ObservableCounter(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(int64(t.sub.Dropped()))
+			return nil
+		})))
+}
+
+// made returns an instrument, and tells OpenTelemetry's error handler of an unusable one.
+func made[T any](instrument T, err error) T {
+	if err != nil {
+		otel.Handle(err)
+	}
+	return instrument
 }

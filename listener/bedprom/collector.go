@@ -1,8 +1,12 @@
 package bedprom
 
 import (
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/bedsql/bed/internal/instruments"
 	"github.com/bedsql/bed/listener"
@@ -15,8 +19,6 @@ type Collector struct {
 	// events holds the metrics.
 	events *prometheus.Registry
 }
-
-var _ prometheus.Collector = (*Collector)(nil)
 
 // New returns a Collector that counts events published on bus from now on. Close it.
 func New(bus *listener.Bus) *Collector {
@@ -46,3 +48,12 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) { c.events.Describe(to)
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(to chan<- prometheus.Metric) { c.events.Collect(to) }
+
+// Handler serves what all collect, and the metrics of the Go runtime and the process, from a
+// registry of their own. It does not restrict access.
+func Handler(all ...prometheus.Collector) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(all...)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry})
+}

@@ -24,24 +24,20 @@ type action struct {
 	confirm bool
 }
 
-func retryCommand(a *app) *cobra.Command {
-	return actionCommand(a, action{Action: ops.Retry, verb: "retry", done: "due now"}, "Make entries due now, with their tries reset",
-		`Make entries due now, with their tries reset and not parked any more. The job delivers
+func actionCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{
+		actionCommand(a, action{Action: ops.Retry, verb: "retry", done: "due now"}, "Make entries due now, with their tries reset",
+			`Make entries due now, with their tries reset and not parked any more. The job delivers
 them in its next round.
 
-An entry that is parked because it must not be run again (show says why) is parked again.`)
-}
-
-func parkCommand(a *app) *cobra.Command {
-	return actionCommand(a, action{Action: ops.Park, verb: "park", done: "parked"}, "Leave entries for an operator: no job delivers them",
-		`Leave entries for an operator: no job delivers them until they are retried.`)
-}
-
-func discardCommand(a *app) *cobra.Command {
-	return actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries: their writes will never be delivered",
-		`Erase entries: their writes will never be delivered. On a terminal it asks first;
+An entry that is parked because it must not be run again (show says why) is parked again.`),
+		actionCommand(a, action{Action: ops.Park, verb: "park", done: "parked"}, "Leave entries for an operator: no job delivers them",
+			`Leave entries for an operator: no job delivers them until they are retried.`),
+		actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries: their writes will never be delivered",
+			`Erase entries: their writes will never be delivered. On a terminal it asks first;
 elsewhere it requires --yes. It requires a --reason: later readers of the audit will
-want to know why a write did not happen.`)
+want to know why a write did not happen.`),
+	}
 }
 
 func skipCommand(a *app) *cobra.Command {

@@ -183,7 +183,9 @@ func (m *amender) all(ctx context.Context, d *desk) error {
 	if err := m.sure(ctx, fmt.Sprintf("%s (counted at %s by the log's clock)", entries(len(sel.IDs)), sel.At.Format(time.RFC3339))); err != nil {
 		return err
 	}
-	store, err := d.patient()
+	cfg := opsConfig(d.app, d.cfg)
+	cfg.AnswerWithin *= manyTimes
+	store, err := newStore(d.log, cfg)
 	if err != nil {
 		return err
 	}

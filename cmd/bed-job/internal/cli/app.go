@@ -178,11 +178,12 @@ their own.`,
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "", "text or json (default: text on a terminal, json otherwise)")
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
-		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a), skipCommand(a),
-		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
+		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), skipCommand(a), checkCommand(a), watchCommand(a),
 		kindsCommand(a), auditCommand(a), amendCommand(a), compensateCommand(a), rehearseCommand(a),
 		statsCommand(a), doctorCommand(a), hashCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
+	root.AddCommand(actionCommands(a)...)
+	root.AddCommand(controlCommands(a)...)
 	return root
 }
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
-	"github.com/bedsql/bed/cmd/bed-job/internal/doctor"
 	"github.com/bedsql/bed/console"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -325,7 +325,7 @@ func (d *decoder) sharedFile(c *config) (err error) {
 			continue
 		}
 		for _, s := range c.targets {
-			if t, terr := s.target(); terr == nil && doctor.SameFile(t.File, log.File) {
+			if t, terr := s.target(); terr == nil && target.SameFile(t.File, log.File) {
 				err = errors.Join(err, d.at(s.at, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name)))
 			}
 		}

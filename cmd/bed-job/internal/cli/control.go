@@ -12,31 +12,23 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-func pauseCommand(a *app) *cobra.Command {
-	return controlCommand(a, control{
+func controlCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{controlCommand(a, control{
 		Action: ops.Pause, args: "NAME", done: "paused: no job delivers there until it is resumed",
 		short: "Stop all deliveries to a data source until it is resumed",
 		long: `Stop all deliveries to a data source until it is resumed: before work on it, or while
 deliveries do harm. Running deliveries finish. Applications go on, and their pending writes
 wait in the log. Jobs check for a pause in each round.`,
-	})
-}
-
-func resumeCommand(a *app) *cobra.Command {
-	return controlCommand(a, control{
+	}), controlCommand(a, control{
 		Action: ops.Resume, args: "NAME", done: "resumed",
 		short: "Let jobs deliver to a paused data source again",
 		long:  "Let jobs deliver to a paused data source again.",
-	})
-}
-
-func limitCommand(a *app) *cobra.Command {
-	return controlCommand(a, control{
+	}), controlCommand(a, control{
 		Action: ops.Limit, args: "NAME PER_SECOND",
 		short: "Limit the deliveries to a data source by all jobs together",
 		long: `Limit the deliveries to a data source, by all jobs together, to PER_SECOND; 0 lifts the
 limit. Applications' own writes are not limited.`,
-	})
+	})}
 }
 
 // control is a decision about a data source.

@@ -27,13 +27,6 @@ func openDesk(a *app, log boundedLog, cfg *config) (*desk, error) {
 	return &desk{store, a, log, cfg}, err
 }
 
-// patient is the store with more time for each answer, for a change of many entries.
-func (d *desk) patient() (*ops.Store, error) {
-	cfg := opsConfig(d.app, d.cfg)
-	cfg.AnswerWithin *= manyTimes
-	return newStore(d.log, cfg)
-}
-
 func newStore(log boundedLog, cfg ops.Config) (*ops.Store, error) {
 	st := log.Storage
 	if wrapped, ok := st.(interface{ Unwrap() txlog.Storage }); ok { // tests keep it open

@@ -8,11 +8,18 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/cmd/bed-job/internal/services"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -83,4 +90,118 @@ func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, err
 		return nil, fmt.Errorf("the transaction log cannot be opened: %w", err)
 	}
 	return st, nil
+}
+
+const (
+	// defaultLogTimeout bounds how long a command waits for each answer of the log.
+	defaultLogTimeout = 10 * time.Second
+	// run pauses so long between two attempts to open a log that is down.
+	waitFirst, waitMost = 250 * time.Millisecond, 10 * time.Second
+	// waitTold is how often run reports that it is still waiting.
+	waitTold = time.Minute
+)
+
+// boundedLog is a log with the command line's time limit for each answer.
+type boundedLog struct {
+	txlog.Storage
+	source dataSource
+	within time.Duration
+}
+
+// Unwrap gives the log itself.
+func (b boundedLog) Unwrap() txlog.Storage { return b.Storage }
+
+// ask bounds a question to the log. Its error says if a log accepted a connection and did not
+// answer.
+func ask[T any](ctx context.Context, log boundedLog, question func(context.Context) (T, error)) (T, error) {
+	bounded, cancel := context.WithTimeout(ctx, log.within)
+	defer cancel()
+	answer, err := question(bounded)
+	if err != nil && dberr.TimedOut(ctx, bounded) {
+		err = log.silent(err)
+	}
+	return answer, err
+}
+
+func (b boundedLog) silent(err error) error {
+	return fmt.Errorf("the transaction log (transactionLogDataSource, %s) did not answer within %v: see whether its server is up "+
+		"and answers others, and whether the address is its own; --log-timeout sets how long to wait for it: %w", b.source.place(), b.within, err)
+}
+
+func (b boundedLog) List(ctx context.Context, f txlog.Filter) ([]*entry.Unit, error) {
+	return ask(ctx, b, func(ctx context.Context) ([]*entry.Unit, error) { return b.Storage.List(ctx, f) })
+}
+
+func (b boundedLog) Get(ctx context.Context, id string) (*entry.Unit, error) {
+	return ask(ctx, b, func(ctx context.Context) (*entry.Unit, error) { return b.Storage.Get(ctx, id) })
+}
+
+func (b boundedLog) Missing(ctx context.Context, ids []string) ([]string, error) {
+	return ask(ctx, b, func(ctx context.Context) ([]string, error) { return b.Storage.Missing(ctx, ids) })
+}
+
+func (b boundedLog) DataSources(ctx context.Context) ([]string, error) {
+	return ask(ctx, b, b.Storage.DataSources)
+}
+
+func (b boundedLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
+	return ask(ctx, b, b.Storage.Stats)
+}
+
+// openBounded opens a log; create also creates missing tables.
+func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (boundedLog, error) {
+	log := boundedLog{source: s, within: a.logTimeout}
+	var err error
+	log.Storage, err = ask(ctx, log, func(ctx context.Context) (txlog.Storage, error) { return a.Open(ctx, s, create) })
+	return log, err
+}
+
+// openForRun opens the log. With wait it waits for a log that is down, because a service manager
+// gives up on a program that keeps ending. It reports false if ctx ended meanwhile.
+func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, logger logrus.FieldLogger) (boundedLog, bool, error) {
+	var told time.Time
+	for pause := jitter.BackOff(waitFirst, waitMost); ; jitter.Sleep(ctx, pause.NextBackOff()) {
+		log, err := a.openBounded(ctx, s, create)
+		switch {
+		case err == nil:
+			return log, true, nil
+		case !wait:
+			return log, false, err
+		case ctx.Err() != nil:
+			return log, false, nil //nolint:nilerr // the program was ended meanwhile, and that is no failure
+		case !comesUp(s, err):
+			return log, false, err
+		}
+		if time.Since(told) >= waitTold {
+			told = time.Now()
+			logger.WithError(err).WithField("log", s.place()).
+				Warn("waiting for the transaction log, which is not available; --exit-if-log-unavailable or exitIfLogUnavailable ends the program instead")
+		}
+	}
+}
+
+// comesUp reports whether the log may become available without human intervention, given the error
+// from opening it.
+func comesUp(s dataSource, err error) bool {
+	if errors.Is(err, txlog.ErrUnusable) {
+		return false
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	if s.access.HasPassword() && dberr.Of(err).NotAdmitted() {
+		return true // the password changes
+	}
+	t, terr := s.target()
+	// A file is there or it is not.
+	return terr == nil && t.File == "" && t.Dialect.DialClass(err) != dialect.Refused
+}
+
+// place names the database and its server, without user and password.
+func (s dataSource) place() string {
+	t, err := drivers[s.driver](s.dsn, nil)
+	if err != nil {
+		return s.driver
+	}
+	return s.driver + " at " + t.DataSource
 }

@@ -19,7 +19,7 @@ func printableLines(s string) string { return safetext.Lines(s) }
 
 // oneLine makes s fit a table's cell of limit characters.
 func oneLine(s string, limit int) string {
-	return cut(printable(strings.Join(strings.FieldsFunc(s, isSpace), " ")), limit)
+	return cut(printable(strings.Join(strings.Fields(s), " ")), limit)
 }
 
 func cut(s string, limit int) string {
@@ -28,8 +28,6 @@ func cut(s string, limit int) string {
 	}
 	return string([]rune(s)[:limit-1]) + "…"
 }
-
-func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' }
 
 // A spanFlag is a flag for a time in the form of the API: 90s, 36h or 7d.
 type spanFlag time.Duration

@@ -21,6 +21,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
+	"github.com/bedsql/bed/internal/target"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -93,7 +94,7 @@ func Examine(ctx context.Context, in Installation) *Report {
 	var all sync.WaitGroup
 	for _, t := range in.Targets {
 		p := &patient{x: x, Database: t, where: "data source " + t.Name}
-		if SameFile(t.Target.File, in.Log.Target.File) {
+		if target.SameFile(t.Target.File, in.Log.Target.File) {
 			p.find("shared-file", "it is the SQLite file of the transaction log: each would wait for the other's lock", "give the log a file of its own")
 			continue
 		}
@@ -363,17 +364,4 @@ func (p *patient) clock(ctx context.Context) {
 	if _, err := fmt.Sscan(millis, &ms); err == nil {
 		p.ahead = time.UnixMilli(ms).Sub(between)
 	}
-}
-
-// SameFile reports whether two paths lead to one file.
-func SameFile(a, b string) bool {
-	if a == "" || b == "" {
-		return false
-	}
-	x, err := os.Stat(a)
-	if err != nil {
-		return a == b
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
 }

@@ -3,10 +3,48 @@ package doctor
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 
+	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/internal/target"
 )
+
+// lookAtMySQL looks at a server of MySQL or MariaDB and the database there.
+func lookAtMySQL(ctx context.Context, p *patient) {
+	if !p.readVars(ctx, "SHOW VARIABLES") {
+		return
+	}
+	if lasts(p, p.vars["max_statement_time"]) > 0 {
+		_, _ = p.db.ExecContext(ctx, "SET SESSION max_statement_time = 0") // it would cut off this look too
+	}
+	if on(p.vars["wsrep_on"]) {
+		p.readVars(ctx, "SHOW GLOBAL STATUS LIKE 'wsrep%'")
+	}
+	p.product, p.cluster = dbserver.MySQLProduct(p.vars["version"]), p.vars["wsrep_cluster_state_uuid"]
+	p.server = "mysql " + p.vars["hostname"] + ":" + p.vars["port"] + p.vars["datadir"]
+	p.most = number(p.vars["max_connections"])
+	if n := number(p.vars["max_user_connections"]); n > 0 {
+		p.most = min(p.most, n)
+	}
+	lookAtSettings(p)
+	if ready, known := p.vars["wsrep_ready"]; known && !on(ready) {
+		p.out = true // it answers no SELECT
+		return
+	}
+	if p.place = p.text(ctx, "SELECT DATABASE()"); p.place == "" {
+		p.find("database", "the DSN names no database", "put it behind the address: user@tcp(host:3306)/name")
+		return
+	}
+	if !p.isLog {
+		p.tables(ctx, "SELECT CONCAT('`', REPLACE(table_name, '`', '``'), '`'), CASE WHEN UPPER(engine) IN ("+transactional+`) THEN '' ELSE COALESCE(engine, '') END
+			FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_name NOT IN ('bed_receipt', 'bed_order') ORDER BY table_name`,
+			"no-transactions", "without transactions: a write there cannot be rolled back, so that it may be applied in part or twice", "ALTER TABLE … ENGINE = InnoDB, or write to them under bedsql.Unlogged")
+	}
+}
+
+// transactional engines roll back.
+const transactional = "'INNODB', 'ROCKSDB', 'TOKUDB', 'NDBCLUSTER', 'SEQUENCE', 'SPIDER', 'FEDERATED'"
 
 // postgresSettings reads the session's settings, and other facts needed once.
 const postgresSettings = `SELECT name, setting FROM pg_settings
@@ -57,5 +95,23 @@ func lookAtPooler(ctx context.Context, p *patient) {
 		_, both, _ := strings.Cut(differs.Why, "a session that has ")
 		p.find("pooler", "the DSN asks the pooler for "+both+": a write may go to another place or mean another value",
 			"remove them from the pooler's ignore_startup_parameters and add them to track_extra_parameters, or set them for the account: ALTER ROLE … SET")
+	}
+}
+
+// lookAtSQLite looks at a database as sessions of its DSN open it.
+func lookAtSQLite(ctx context.Context, p *patient) {
+	p.vars = map[string]string{}
+	for _, name := range []string{"journal_mode", "synchronous", "busy_timeout", "query_only", "locking_mode"} {
+		p.vars[name] = strings.ToLower(p.text(ctx, "PRAGMA "+name))
+	}
+	if strings.Contains(p.DSN, "mode=ro") || strings.Contains(p.DSN, "immutable=1") {
+		p.vars["query_only"] = "1"
+	}
+	p.product, p.server, p.place = "SQLite", "sqlite "+p.Target.File, p.Target.File
+	lookAtSettings(p)
+	if f, err := os.OpenFile(p.Target.File, os.O_RDWR, 0); err == nil {
+		_ = f.Close()
+	} else if p.Target.File != "" {
+		p.find("read-only", "the file may not be written: "+err.Error(), "chown and chmod it, and its directory, so that the accounts of the application and of the job may write both")
 	}
 }
