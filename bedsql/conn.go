@@ -192,7 +192,7 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 	if s.class.Kind != sqltext.DML {
 		return c.control(ctx, under, s)
 	}
-	if !c.c.isSQL() {
+	if !c.c.isSQL {
 		return c.dispatch(ctx, under, s)
 	}
 	if under.required.Given() {

@@ -52,6 +52,7 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 type connector struct {
 	target    *target.Source
 	dialect   *dialect.Dialect
+	isSQL     bool // its data source is a database: see sqltext.Flavor.IsSQL
 	cfg       Config
 	texts     *sqltext.Cache
 	deliverer *besteffort.Deliverer
@@ -124,6 +125,7 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 	}
 	c := &connector{
 		dialect: t.Dialect,
+		isSQL:   t.Dialect.Flavor.IsSQL(),
 		cfg:     cfg,
 		texts:   sqltext.NewCache(t.Dialect.Flavor, cachedTexts),
 		log:     log,
@@ -273,7 +275,7 @@ func (c *connector) with(settings, change string) *connector {
 		return nil
 	}
 	n := &connector{
-		dialect: origin.dialect, cfg: origin.cfg, texts: origin.texts, deliverer: origin.deliverer,
+		dialect: origin.dialect, isSQL: origin.isSQL, cfg: origin.cfg, texts: origin.texts, deliverer: origin.deliverer,
 		guard: origin.guard, foreign: origin.foreign, log: origin.log, driver: origin.driver,
 		origin: origin, changes: append(slices.Clip(c.changes), change),
 	}
@@ -290,9 +292,6 @@ func (c *connector) with(settings, change string) *connector {
 
 // sendsMessages reports whether the connector's data source is a broker.
 func (c *connector) sendsMessages() bool { return c.dialect.Flavor == sqltext.Messages }
-
-// isSQL reports whether its data source is a database. See sqltext.Flavor.IsSQL for the others.
-func (c *connector) isSQL() bool { return c.dialect.Flavor.IsSQL() }
 
 // leftOpen is the error of an unlogged write.
 func (c *connector) leftOpen(err error) error {

@@ -283,7 +283,7 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) error {
 		return err
 	}
 	// A message has the fate of the rows alone.
-	if h.soft.key != nil && c.isSQL() && h.keys[c.target.DataSource] == nil {
+	if h.soft.key != nil && c.isSQL && h.keys[c.target.DataSource] == nil {
 		k, err := h.soft.key.Take(c.keys)
 		if err != nil {
 			return err

@@ -253,7 +253,7 @@ func (s *SoftTransaction) exactlyOnceOn(under scope, c *Conn) bool {
 	if t := c.stagedTx; t != nil {
 		return t.receipt || under.ordered
 	}
-	if !c.c.isSQL() {
+	if !c.c.isSQL {
 		return false
 	}
 	return s.key != nil || under.undo || s.home.compensable() || under.exactlyOnce(&c.c.cfg)

@@ -130,7 +130,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			continue
 		}
 		i := slices.IndexFunc(units, func(u *stagedUnit) bool {
-			return u.c.target.DataSource == w.c.target.DataSource && w.c.isSQL()
+			return u.c.target.DataSource == w.c.target.DataSource && w.c.isSQL
 		})
 		if i < 0 {
 			i = len(units)
@@ -147,7 +147,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			u.unit.Order = order.With(u.unit.Order, w.order)
 		}
 		u.unit.Statements = statements
-		withKey := s.key != nil && u.c.isSQL()
+		withKey := s.key != nil && u.c.isSQL
 		if s.home != nil {
 			u.keyed = s.home.keys[u.c.target.DataSource]
 			withKey = u.keyed != nil
