@@ -29,6 +29,8 @@ var formats = []struct{ files, said string }{
 	{"../internal/journal/journal.go", `(?:ErrOff = errors\.New\(|%s: %w: )"?(STRING)"(?:, table, ErrOff)?\)`},
 	{"../asyncjob/control.go", `c\.name = fmt\.Sprintf\("(STRING)"`},
 	{"../internal/ops/filter.go", `errors\.New\("(STRING)"\)`},
+	{"../internal/broker/broker.go", `errors\.New\("(the parameters STRING)"\)`},
+	{"../internal/service/call.go", `return nil, errors\.New\("((?:only|the call) STRING)"\)`},
 	{"*.go", `\binvalid\("(STRING)"`},
 	{"../bedsql/*.go", `(?:unreplayable\(|taint\(|tainted = )(?:fmt\.Sprintf\()?"(STRING)"`},
 	{"../bedsql/*.go", `(?m)^const (?:inDoubt|notPlainDML|changedSetting) = "(STRING)"`},
