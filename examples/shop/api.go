@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -10,11 +11,12 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/bedhttp"
+	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/listener/bedprom"
 )
 
-// api is the shop's, over HTTP.
-type api struct{ *shop }
+// api is the customers', over HTTP.
+type api struct{ *orders }
 
 // handler serves the API. Behind bedhttp, a request that a client sends twice under one
 // Idempotency-Key is handled once and gets the same response twice.
@@ -53,7 +55,7 @@ func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.ID = orderID(r)
-	err := x.orders.WithContext(r.Context()).First(&order{}, "id = ?", o.ID).Error
+	err := x.rows.WithContext(r.Context()).First(&order{}, "id = ?", o.ID).Error
 	if errors.Is(err, gorm.ErrRecordNotFound) {
 		err = x.place(r.Context(), &o)
 	}
@@ -105,7 +107,7 @@ func (x api) changed(w http.ResponseWriter, r *http.Request, from int64, err err
 
 func (x api) getOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
-	switch err := x.orders.WithContext(r.Context()).First(&o, "id = ?", r.PathValue("id")).Error; {
+	switch err := x.rows.WithContext(r.Context()).First(&o, "id = ?", r.PathValue("id")).Error; {
 	case errors.Is(err, gorm.ErrRecordNotFound):
 		http.NotFound(w, r)
 	case err != nil:
@@ -119,4 +121,17 @@ func reply(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
+}
+
+// start serves the API at an address, until close, and has handle consume the events.
+func (x *orders) start(ctx context.Context, addr string, handle bedmessage.Handler) (url string, err error) {
+	handler, err := api{x}.handler()
+	if err != nil {
+		return "", err
+	}
+	at, err := x.listen(addr, handler)
+	if err != nil {
+		return "", err
+	}
+	return "http://" + at, x.consume(ctx, handle)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// customers order, while the ledger breaks now and then.
+// customers order, while something breaks now and then.
 type customers struct {
 	*shop
 	url string
@@ -22,8 +22,7 @@ type customers struct {
 	every, calm, trouble time.Duration
 
 	accepted, shipped, faults atomic.Int64
-	// unanswered are the requests without an answer after three tries. Each must be sent again; so
-	// must one that met a missing table, when an operator has put that right.
+	// unanswered are the requests without an answer after three tries. Each must be sent again.
 	unanswered []request
 }
 
@@ -34,9 +33,9 @@ type request struct{ path, key, body string }
 func (c *customers) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { c.breakLedger(ctx) })
+	running.Go(func() { c.breaks(ctx) })
 	for told := time.Now(); ctx.Err() == nil; pause(ctx, c.every) {
-		if order := c.post("/orders", `{"article":"pear","n":1}`, &c.accepted); order != "" {
+		if order := c.post("/orders", `{"article":"plum","n":1}`, &c.accepted); order != "" {
 			c.post(order+"/ship", `{"version":1}`, &c.shipped)
 		}
 		if time.Since(told) > 10*time.Second {
@@ -58,7 +57,7 @@ func (c *customers) post(path, body string, accepted *atomic.Int64) (location st
 
 func (c *customers) send(r request, accepted *atomic.Int64) (location string, answered bool) {
 	for range 3 {
-		response, _, err := send(context.Background(), http.MethodPost, c.url+r.path, r.key, r.body)
+		response, _, err := post(context.Background(), http.MethodPost, c.url+r.path, r.key, r.body)
 		switch {
 		case err == nil && response.StatusCode == http.StatusAccepted:
 			accepted.Add(1)
@@ -71,9 +70,9 @@ func (c *customers) send(r request, accepted *atomic.Int64) (location string, an
 	return "", false
 }
 
-// breakLedger locks the ledger, or takes one of its tables away, in turn. A write to the ledger is
-// meanwhile pending or refused. Between two faults an order is shipped.
-func (c *customers) breakLedger(ctx context.Context) {
+// breaks cuts the network to a service, has it lose answers, or kills a service if this program has
+// started it, in turn. Between two faults an order is shipped.
+func (c *customers) breaks(ctx context.Context) {
 	for n := 0; ; n++ {
 		before := c.shipped.Load()
 		for pause(ctx, c.calm); ctx.Err() == nil && c.shipped.Load() == before; {
@@ -82,18 +81,20 @@ func (c *customers) breakLedger(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		fault := func() (func() error, error) { return lock(ctx, c.shop, "ledger") }
-		if n%2 == 1 {
-			fault = func() (func() error, error) { return rename(ctx, c.shop) }
-		}
-		repair, err := fault()
-		if err == nil {
-			c.faults.Add(1)
+		c.faults.Add(1)
+		name := []string{"payments", "stock"}[n/3%2]
+		switch p := c.others[name]; {
+		case n%3 == 2 && p != nil:
+			_ = p.kill()
 			pause(ctx, c.trouble)
-			err = repair()
-		}
-		if err != nil && ctx.Err() == nil {
-			fmt.Println("a fault could not be made:", err)
+			// Its own context: it may be needed when the customers have gone.
+			if err := p.start(context.WithoutCancel(ctx), ""); err != nil {
+				fmt.Println(err)
+			}
+		default:
+			c.network.becomes(name, []fate{cut, answersLost}[n%2])
+			pause(ctx, c.trouble)
+			c.network.becomes(name, well)
 		}
 	}
 }
@@ -105,8 +106,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// send sends a request under a key, and reads its response.
-func send(ctx context.Context, method, url, key, body string) (*http.Response, []byte, error) {
+// post sends a request under a key, and reads its response.
+func post(ctx context.Context, method, url, key, body string) (*http.Response, []byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return nil, nil, err

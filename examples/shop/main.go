@@ -1,15 +1,18 @@
-// Shop is a whole application to read, to run and to break. Orders come in by HTTP, each under an
-// Idempotency-Key. An order changes three databases: either all of them, or the change is
-// compensated. An event announces a shipped order, and its consumer writes one bill.
+// Shop is a whole application to read, to run and to break: three services, each with a database of
+// its own. A customer orders by HTTP, under an Idempotency-Key. The orders service writes the order,
+// calls the stock service, which reserves, and the payments service, which charges: all of it
+// happens, or it is compensated. An event announces a shipped order, and its consumer writes one bill.
 //
-//	go run -C examples ./shop                      # SQLite and a broker in memory: no server
-//	go run -C examples ./shop -fault out-of-stock  # shows a fault; all shows each, as in faults.txt
+//	go run -C examples ./shop                  # SQLite and a broker in memory: no server
+//	go run -C examples ./shop -fault declined  # shows a fault; all shows each, as in faults.txt
 //
-// With BED_LOG_DSN, ORDERS_DSN and STOCK_DSN, of one MySQL or MariaDB server, LEDGER_DSN, of
-// PostgreSQL, and NATS_URL it runs on servers, as in compose.yaml.
+// The program starts stock and payments as processes of their own, which a fault can kill. With
+// BED_LOG_DSN and ORDERS_DSN of one MySQL or MariaDB server, STOCK_DSN, PAYMENTS_DSN of PostgreSQL,
+// and NATS_URL it runs on servers. With -service it is one of the three, as in compose.yaml.
 //
-// shop.go is the shop's own work: read it first. api.go is HTTP, open.go opens the databases and
-// the broker, faults.go and load.go break them.
+// orders.go is the caller and services.go the called: read them first. api.go is the customers' HTTP,
+// open.go opens databases, broker and services, process.go starts processes. network.go, faults.go
+// and load.go break them.
 package main
 
 import (
@@ -17,6 +20,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -25,25 +29,36 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
-	bedmessage "github.com/bedsql/bed/bedsql/message"
 )
 
 func main() {
 	fault := flag.String("fault", "", "show what happens when `NAME` goes wrong: all, "+faultNames())
-	addr := flag.String("listen", cmp.Or(os.Getenv("SHOP_LISTEN"), "127.0.0.1:8392"), "serve the API and /metrics at `ADDRESS`")
-	load := flag.Duration("load", 0, "have customers order every `PAUSE`, and break the ledger now and then")
+	service := flag.String("service", os.Getenv("SHOP_SERVICE"), "be the `NAME`d service alone: orders, stock or payments")
+	addr := flag.String("listen", cmp.Or(os.Getenv("SHOP_LISTEN"), "127.0.0.1:8392"), "serve at `ADDRESS`")
+	load := flag.Duration("load", 0, "have customers order every `PAUSE`, and break something now and then")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if os.Getenv("SHOP_ATTACHED") != "" { // started by start
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			stop()
+		}()
+	}
 	s := settings{
-		Log: os.Getenv("BED_LOG_DSN"), Orders: os.Getenv("ORDERS_DSN"), Stock: os.Getenv("STOCK_DSN"),
-		Ledger: os.Getenv("LEDGER_DSN"), NATS: os.Getenv("NATS_URL"),
+		Log: os.Getenv("BED_LOG_DSN"), Orders: os.Getenv("ORDERS_DSN"), Stock: os.Getenv("STOCK_DSN"), Payments: os.Getenv("PAYMENTS_DSN"),
+		NATS: os.Getenv("NATS_URL"), StockURL: os.Getenv("STOCK_URL"), PaymentsURL: os.Getenv("PAYMENTS_URL"), Token: os.Getenv("SHOP_TOKEN"),
 	}
 	var err error
-	if *fault == "" {
-		err = serve(ctx, s, *addr, *load)
-	} else {
+	switch {
+	case *fault != "":
 		err = show(ctx, s, *fault)
+	case *service == "stock", *service == "payments":
+		err = serveOther(ctx, s, *service, *addr)
+	case *service == "orders":
+		err = serveOrders(ctx, s, *addr, *load)
+	default:
+		err = serve(ctx, s, *addr, *load)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the shop has ended:", err)
@@ -68,28 +83,40 @@ func show(ctx context.Context, s settings, name string) error {
 	return nil
 }
 
-// serve serves the API until ctx is done.
+// serve is the whole shop until ctx is done.
 func serve(ctx context.Context, s settings, addr string, load time.Duration) error {
-	x, err := open(ctx, s)
+	x, err := openShop(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = x.close() }()
-	url, err := x.start(ctx, addr, x.bill)
+	job, err := asyncjob.New(x.storage, x.targets, asyncjob.Config{MaxDeliveryTryDelay: 5 * time.Second})
 	if err != nil {
 		return err
 	}
-	if !x.atHome { // on servers bed-job delivers what is pending
-		job, err := asyncjob.New(x.storage, x.targets, asyncjob.Config{MaxDeliveryTryDelay: 5 * time.Second})
-		if err != nil {
-			return err
+	defer job.Close()
+	go func() {
+		if err := job.Run(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "the job has ended:", err)
 		}
-		defer job.Close()
-		go func() {
-			if err := job.Run(ctx); err != nil {
-				fmt.Fprintln(os.Stderr, "the job has ended:", err)
-			}
-		}()
+	}()
+	return x.serve(ctx, addr, load)
+}
+
+// serveOrders is the orders service alone. bed-job delivers what is pending.
+func serveOrders(ctx context.Context, s settings, addr string, load time.Duration) error {
+	x, err := openOrders(ctx, s, newNetwork())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = x.close() }()
+	return (&shop{orders: x}).serve(ctx, addr, load)
+}
+
+func (x *shop) serve(ctx context.Context, addr string, load time.Duration) error {
+	url, err := x.start(ctx, addr, x.bill)
+	if err != nil {
+		return err
 	}
 	fmt.Printf("The shop is open until you press Ctrl-C. Order three apples, then ask for the order at its Location:\n\n"+
 		"  curl -i -H 'Idempotency-Key: a' -d '{\"article\":\"apple\",\"n\":3}' %s/orders\n\n", url)
@@ -101,22 +128,34 @@ func serve(ctx context.Context, s settings, addr string, load time.Duration) err
 	return nil
 }
 
-// start serves the API at an address, until close, and has handle consume the events.
-func (x *shop) start(ctx context.Context, addr string, handle bedmessage.Handler) (url string, err error) {
-	handler, err := api{x}.handler()
+// serveOther is the stock or the payments service until ctx is done. It prints its address.
+func serveOther(ctx context.Context, s settings, name, addr string) error {
+	o, err := openOther(ctx, s, name)
 	if err != nil {
-		return "", err
+		return err
 	}
+	defer func() { _ = o.close() }()
+	at, err := o.listen(addr, o.handler)
+	if err != nil {
+		return err
+	}
+	fmt.Println(at)
+	<-ctx.Done()
+	return nil
+}
+
+// listen serves handler at an address, until close.
+func (r *resources) listen(addr string, handler http.Handler) (at string, err error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return "", err
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	x.closing = append(x.closing, func() error {
+	r.closing = append(r.closing, func() error {
 		wait, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		return server.Shutdown(wait)
 	})
 	go func() { _ = server.Serve(listener) }()
-	return "http://" + listener.Addr().String(), x.consume(ctx, handle)
+	return listener.Addr().String(), nil
 }

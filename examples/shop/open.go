@@ -5,8 +5,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"os"
-	"path/filepath"
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,11 +19,11 @@ import (
 	gormmysql "gorm.io/driver/mysql"
 	gormpostgres "gorm.io/driver/postgres"
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/call"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
@@ -34,80 +34,90 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// settings locate the databases and the broker.
+// settings locate the databases, the broker and the services.
 type settings struct {
-	// Log, Orders and Stock are DSNs of one MySQL or MariaDB server, Ledger is a DSN of
-	// PostgreSQL, NATS a URL. Without Log every database is SQLite, in a directory that disappears
-	// with the shop. The broker is then in memory, and loses unconsumed messages with the shop.
-	Log, Orders, Stock, Ledger, NATS string
-	Topic                            string // of the events
-	// Patience is how long a database may take for a write until the job delivers it.
+	// Log and Orders are DSNs of one MySQL or MariaDB server, Stock is one of any, Payments of
+	// PostgreSQL, NATS a URL; or each but NATS is a file of SQLite, which also needs Keys. Without
+	// NATS the broker is in memory, and loses unconsumed messages with the shop.
+	Log, Orders, Keys, Stock, Payments, NATS string
+	StockURL, PaymentsURL                    string
+	Token                                    string // of the orders service with the others
+	Topic                                    string // of the events
+	// Patience is how long a database or a service may take until the job delivers.
 	Patience time.Duration
 }
 
-// shop holds the resources of the requests, the consumer and the faults.
-type shop struct {
-	topic                 string
-	storage               *txlog.SQLStorage
-	orders, ledger, stock *gorm.DB
-	// atHome means that the log is on the server of the orders. Writes for other databases then
-	// commit with the order, as rows of one transaction.
+// driverOf is SQLite's for a file, and otherwise the server's.
+func driverOf(dsn, server string) string {
+	if strings.HasPrefix(dsn, "file:") {
+		return "sqlite"
+	}
+	return server
+}
+
+// resources are the data sources of a service, and what must be closed.
+type resources struct {
+	targets asyncjob.Targets // where a job in this process delivers
+	closing []func() error
+}
+
+func (r *resources) close() error {
+	var errs []error
+	for i := len(r.closing) - 1; i >= 0; i-- {
+		errs = append(errs, r.closing[i]())
+	}
+	r.closing = nil
+	return errors.Join(errs...)
+}
+
+// orders holds the resources of the orders service.
+type orders struct {
+	resources
+	topic   string
+	storage *txlog.SQLStorage
+	rows    *gorm.DB
+	// atHome means that the log is on the server of the orders. Calls and messages then commit with
+	// the order, as rows of one transaction.
 	atHome bool
 	// keys holds the requests' keys and responses: with the orders if atHome, otherwise in a file
 	// of their own, because SQLite has one writer at a time. It is a pool of its own, because each
 	// request holds one of its connections while it waits for one of the others.
-	keys         *gorm.DB
-	broker       *broker
-	events       *bedmessage.Publisher
-	subscriber   message.Subscriber
-	acknowledged atomic.Int64 // events
-	metrics      *bedprom.Collector
-	targets      asyncjob.Targets // where a job in this process delivers
-	closing      []func() error
+	keys            *gorm.DB
+	stock, payments *call.Service
+	network         *network
+	credentials     *bearer
+	broker          *broker
+	events          *bedmessage.Publisher
+	subscriber      message.Subscriber
+	acknowledged    atomic.Int64 // events
+	metrics         *bedprom.Collector
 }
 
-func open(ctx context.Context, s settings) (_ *shop, err error) {
-	x := &shop{topic: cmp.Or(s.Topic, "orders-shipped"), atHome: s.Log != "", targets: asyncjob.Targets{}}
+func openOrders(ctx context.Context, s settings, n *network) (_ *orders, err error) {
+	driver := driverOf(s.Log, "mysql")
+	x := &orders{topic: cmp.Or(s.Topic, "orders-shipped"), atHome: driver != "sqlite", network: n, credentials: n.transport(s.Token)}
 	defer func() {
 		if err != nil {
 			_ = x.close()
 		}
 	}()
-	mysqlOr, postgresOr, keysDSN := "mysql", "postgres", ""
-	if !x.atHome {
-		mysqlOr, postgresOr = "sqlite", "sqlite"
-		dir, err := os.MkdirTemp("", "bed-shop")
-		if err != nil {
-			return nil, err
-		}
-		x.closing = append(x.closing, func() error { return os.RemoveAll(dir) })
-		for name, dsn := range map[string]*string{"log": &s.Log, "orders": &s.Orders, "stock": &s.Stock, "ledger": &s.Ledger, "keys": &keysDSN} {
-			*dsn = "file:" + filepath.Join(dir, name+".db") + "?_pragma=busy_timeout(200)&_pragma=journal_mode(WAL)"
-		}
-	}
-	if x.storage, err = txlog.Open(ctx, mysqlOr, s.Log); err != nil {
+	if x.storage, err = txlog.Open(ctx, driver, s.Log); err != nil {
 		return nil, err
 	}
 	x.closing = append(x.closing, x.storage.Close)
 	bus := listener.NewBus(nil)
 	x.metrics = bedprom.New(bus)
 	patience := cmp.Or(s.Patience, 2*time.Second)
-	// The stock must be reduced only once.
+	// The other services take a key once, and so do the databases: a retry does not charge twice.
 	cfg := bedsql.Config{Storage: x.storage, Bus: bus, Guarantee: bedsql.ExactlyOnce, AttemptTimeout: patience, RetryTimeout: patience / 2}
-	if x.orders, err = x.database("orders", mysqlOr, s.Orders, cfg, &order{}); err != nil {
-		return nil, err
-	}
-	if x.stock, err = x.database("stock", mysqlOr, s.Stock, cfg, &article{}); err != nil {
-		return nil, err
-	}
-	if x.ledger, err = x.database("ledger", postgresOr, s.Ledger, cfg, &debt{}, &bill{}); err != nil {
+	if x.rows, err = x.database("orders", driver, s.Orders, cfg, &order{}, &bill{}); err != nil {
 		return nil, err
 	}
 	keys := "keys"
 	if x.atHome {
-		keys, keysDSN = "orders", s.Orders
+		keys, s.Keys = "orders", s.Orders
 	}
-	if x.keys, err = x.database(keys, mysqlOr, keysDSN, cfg); err != nil {
+	if x.keys, err = x.database(keys, driver, s.Keys, cfg); err != nil {
 		return nil, err
 	}
 	if err := x.connect(ctx, s.NATS); err != nil {
@@ -120,28 +130,46 @@ func open(ctx context.Context, s settings) (_ *shop, err error) {
 	if x.targets["events"], err = bedmessage.Target(x.broker, "events", bedmessage.Confirms()); err != nil {
 		return nil, err
 	}
-	// The stock of a newly opened shop. The pears are for the load.
-	stock := x.stock.WithContext(bedsql.Unlogged(ctx)).Clauses(clause.OnConflict{DoNothing: true})
-	return x, stock.Create([]article{{"apple", 10}, {"pear", 1_000_000}}).Error
+	cfg.NoSyncRetry = true // the customer need not wait for a service that is away
+	if x.stock, err = x.service("stock", s.StockURL, cfg); err != nil {
+		return nil, err
+	}
+	x.payments, err = x.service("payments", s.PaymentsURL, cfg)
+	return x, err
 }
 
-// database opens a database for gorm through bed. The log and bed-job's configuration use the same
-// name for it.
-func (x *shop) database(name, driver, dsn string, cfg bedsql.Config, tables ...any) (*gorm.DB, error) {
+// service makes another service a data source. The log and bed-job's configuration use the same name
+// for it.
+func (x *orders) service(name, url string, cfg bedsql.Config) (*call.Service, error) {
+	client := &http.Client{Transport: x.credentials}
+	s, err := call.New(client, name, url, cfg)
+	if err != nil {
+		return nil, err
+	}
+	x.closing = append(x.closing, s.Close)
+	x.targets[name], err = call.Target(client, name, url)
+	return s, err
+}
+
+// database opens a database for gorm through bed. Its name is as that of a service.
+func (r *resources) database(name, driver, dsn string, cfg bedsql.Config, tables ...any) (*gorm.DB, error) {
 	read := map[string]func(string) (delivery.Target, error){"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target}
 	target, err := read[driver](dsn)
 	if err != nil {
 		return nil, err
 	}
 	target.DataSource = name
-	x.targets[name] = target
+	if r.targets == nil {
+		r.targets = asyncjob.Targets{}
+	}
+	r.targets[name] = target
 	connector, err := bedsql.NewConnector(target, cfg)
 	if err != nil {
 		return nil, err
 	}
 	pool := sql.OpenDB(connector)
 	pool.SetMaxOpenConns(8)
-	x.closing = append(x.closing, pool.Close)
+	r.closing = append(r.closing, pool.Close)
 	dialector := map[string]gorm.Dialector{
 		"mysql":    gormmysql.New(gormmysql.Config{Conn: pool}),
 		"postgres": gormpostgres.New(gormpostgres.Config{Conn: pool}),
@@ -158,7 +186,7 @@ func (x *shop) database(name, driver, dsn string, cfg bedsql.Config, tables ...a
 const eventsLast = 5 * 24 * time.Hour
 
 // connect makes the publisher and the subscriber of the broker.
-func (x *shop) connect(ctx context.Context, url string) error {
+func (x *orders) connect(ctx context.Context, url string) error {
 	if url == "" {
 		memory := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 1000}, nil)
 		x.broker, x.subscriber = &broker{Publisher: memory}, memory
@@ -199,13 +227,4 @@ func (b *broker) Publish(topic string, messages ...*message.Message) error {
 		messages = append(messages, messages...)
 	}
 	return b.Publisher.Publish(topic, messages...)
-}
-
-func (x *shop) close() error {
-	var errs []error
-	for i := len(x.closing) - 1; i >= 0; i-- {
-		errs = append(errs, x.closing[i]())
-	}
-	x.closing = nil
-	return errors.Join(errs...)
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
+	"net/http"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"gorm.io/gorm"
@@ -11,10 +14,11 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/bedhttp"
+	"github.com/bedsql/bed/bedsql/call"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 )
 
-// The rows, one table for each type.
+// The rows of the orders service, one table for each type.
 type (
 	order struct {
 		ID      string `gorm:"primaryKey;size:36" json:"id"`
@@ -25,21 +29,12 @@ type (
 		Note    string `gorm:"size:200" json:"note"`
 		GroupID string `gorm:"size:36" json:"-"` // the soft transaction that places it
 	}
-	debt struct { // what is owed for an order; due once it is shipped
-		OrderID string `gorm:"primaryKey;size:36"`
-		Cents   int64
-		Due     bool
-	}
 	bill struct { // written by the consumer of events
 		OrderID string `gorm:"primaryKey;size:36"`
 	}
-	article struct { // how many there are in stock
-		Name string `gorm:"primaryKey;size:40"`
-		N    int64
-	}
 )
 
-// The states of an order, and the prices of the articles.
+// The states of an order, and the price of each article.
 const (
 	placed    = "placed" // then shipped, or cancelled
 	shipped   = "shipped"
@@ -48,55 +43,65 @@ const (
 	cents = 100
 )
 
-// place writes an order, its debt and its use of the stock, in three databases. If there is too
-// little in stock, at once or later, all of it is compensated: the order is cancelled. place
-// checks each write before the next, and stops after an error.
-func (x *shop) place(request context.Context, o *order) error {
+// place writes an order and calls the other services, each with what undoes it. If one of them
+// refuses, at once or later, all of it is compensated: what was reserved is released, what was charged
+// is refunded, and the order is cancelled. place stops after an error, and nothing is sent.
+func (x *orders) place(request context.Context, o *order) error {
 	ctx, soft, err := x.begin(request)
 	if err != nil {
 		return err
 	}
 	undo := soft.Compensation(ctx)
-	orders := x.orders.WithContext(ctx)
+	rows := x.rows.WithContext(ctx)
 	if x.atHome {
-		orders = within(x.orders, ctx, bedhttp.Tx(request))
+		rows = within(x.rows, ctx, bedhttp.Tx(request))
 	}
-	owed := &debt{OrderID: o.ID, Cents: cents * o.N}
 	o.Status, o.Version, o.GroupID = placed, 1, soft.ID()
-	for _, write := range []func() *gorm.DB{
-		func() *gorm.DB { return orders.Create(o) },
-		func() *gorm.DB {
-			return x.orders.WithContext(undo).Model(&order{ID: o.ID}).Where("status = ?", placed).Update("status", cancelled)
+	reserved := reservation{OrderID: o.ID, Article: o.Article, N: o.N}
+	charged := charge{OrderID: o.ID, Cents: cents * o.N}
+	for _, step := range []func() error{
+		func() error { return rows.Create(o).Error },
+		func() error {
+			return x.rows.WithContext(undo).Model(&order{ID: o.ID}).Where("status = ?", placed).Update("status", cancelled).Error
 		},
-		func() *gorm.DB { return x.ledger.WithContext(ctx).Create(owed) },
-		func() *gorm.DB { return x.ledger.WithContext(undo).Delete(owed) },
-		func() *gorm.DB {
-			return x.stock.WithContext(bedsql.RequireRows(ctx, 1)).Exec("UPDATE articles SET n = n - ? WHERE name = ? AND n >= ?", o.N, o.Article, o.N)
-		},
-		func() *gorm.DB {
-			return x.stock.WithContext(undo).Exec("UPDATE articles SET n = n + ? WHERE name = ?", o.N, o.Article)
-		},
+		func() error { return send(ctx, x.stock, "/reservations", reserved) },
+		func() error { return send(undo, x.stock, "/releases", reserved) },
+		func() error { return send(ctx, x.payments, "/charges", charged) },
+		func() error { return send(undo, x.payments, "/refunds", charged) },
 	} {
-		if err := write().Error; err != nil {
+		if err := step(); err != nil {
 			return err
 		}
 	}
-	err = x.end(ctx, soft)
-	var short *bedsql.RowsError
-	if bedsql.OutcomeOf(err) != bedsql.OutcomeCompensated || !errors.As(err, &short) {
+	if err = x.end(ctx, soft); bedsql.OutcomeOf(err) != bedsql.OutcomeCompensated {
 		return err
 	}
 	o.Status = cancelled // also if all was undone before the order itself was written
-	return x.orders.WithContext(request).Clauses(clause.OnConflict{UpdateAll: true}).Create(o).Error
+	return x.rows.WithContext(request).Clauses(clause.OnConflict{UpdateAll: true}).Create(o).Error
+}
+
+// send records a call, which end sends.
+func send(ctx context.Context, to *call.Service, path string, body any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequest(http.MethodPost, path, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	_, err = to.Send(ctx, r)
+	return err
 }
 
 // ship is a step of the order's state machine. It is one conditional UPDATE, which also checks the
-// client's version. The debt becomes due, and an event announces it. At home all of that commits
-// at once. On SQLite the state commits first. After a crash before the rest is logged, or with the
-// log down, only a request sent again under its key bills the order.
-func (x *shop) ship(ctx context.Context, id string, version int64) error {
+// client's version. An event announces it. At home both commit at once. On SQLite the state commits
+// first. After a crash before the event is logged, or with the log down, only a request sent again
+// under its key bills the order.
+func (x *orders) ship(ctx context.Context, id string, version int64) error {
 	var o order
-	if err := x.orders.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {
+	if err := x.rows.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {
 		return err
 	}
 	// An order is not shipped while it may still be cancelled. The log forgets the end of the group
@@ -117,10 +122,6 @@ func (x *shop) ship(ctx context.Context, id string, version int64) error {
 	if err != nil {
 		return err
 	}
-	due := x.ledger.WithContext(bedsql.RequireRows(ctx, 1)).Model(&debt{OrderID: id}).Update("due", true)
-	if due.Error != nil {
-		return due.Error
-	}
 	if err := x.events.Publish(ctx, x.topic, message.NewMessage("", []byte(id))); err != nil {
 		return err
 	}
@@ -129,24 +130,24 @@ func (x *shop) ship(ctx context.Context, id string, version int64) error {
 
 // change changes a placed order if the caller has seen its newest version. Otherwise it returns a
 // *bedsql.RowsError.
-func (x *shop) change(ctx context.Context, id string, version int64, to map[string]any) error {
+func (x *orders) change(ctx context.Context, id string, version int64, to map[string]any) error {
 	ctx = bedsql.RequireRows(ctx, 1)
-	orders := x.orders.WithContext(ctx) // under the request's key: applied once, also if sent again
+	rows := x.rows.WithContext(ctx) // under the request's key: applied once, also if sent again
 	if x.atHome {
-		orders = within(x.orders, ctx, bedhttp.Tx(ctx))
+		rows = within(x.rows, ctx, bedhttp.Tx(ctx))
 	}
 	to["version"] = version + 1
-	return orders.Model(&order{ID: id}).Where("status = ? AND version = ?", placed, version).Updates(to).Error
+	return rows.Model(&order{ID: id}).Where("status = ? AND version = ?", placed, version).Updates(to).Error
 }
 
 // errAgain asks the client to send the request again.
 var errAgain = errors.New("the outcome of the order is not known yet")
 
-// begin begins a group of writes in several databases, for a request behind bedhttp. At home it
-// uses the request's own transaction, whose COMMIT writes the order, the response and the entries
-// for the other databases at once. A staged group leaves the request's key behind, because a group
+// begin begins a group of writes and calls, for a request behind bedhttp. At home it uses the
+// request's own transaction, whose COMMIT writes the order, the response and the entries of the calls
+// at once. A staged group leaves the request's key behind, because a group
 // under a key can neither be compensated nor publish.
-func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTransaction, error) {
+func (x *orders) begin(request context.Context) (context.Context, *bedsql.SoftTransaction, error) {
 	if x.atHome {
 		return bedsql.Begin(request, bedsql.WithTx(bedhttp.Tx(request)))
 	}
@@ -155,7 +156,7 @@ func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTran
 
 // end logs a staged group and delivers it. Without end, a staged group does nothing. At home
 // bedhttp ends the group after the commit of its transaction.
-func (x *shop) end(ctx context.Context, soft *bedsql.SoftTransaction) error {
+func (x *orders) end(ctx context.Context, soft *bedsql.SoftTransaction) error {
 	if x.atHome {
 		return nil
 	}
@@ -170,17 +171,17 @@ func within(db *gorm.DB, ctx context.Context, tx *sql.Tx) *gorm.DB {
 }
 
 // bill writes the bill of a shipped order, in the transaction with the receipt of the event.
-func (x *shop) bill(ctx context.Context, tx *sql.Tx, event *message.Message) error {
-	return within(x.ledger, ctx, tx).Clauses(clause.OnConflict{DoNothing: true}).Create(&bill{OrderID: string(event.Payload)}).Error
+func (x *orders) bill(ctx context.Context, tx *sql.Tx, event *message.Message) error {
+	return within(x.rows, ctx, tx).Clauses(clause.OnConflict{DoNothing: true}).Create(&bill{OrderID: string(event.Payload)}).Error
 }
 
 // consume processes each event once, until ctx is done. It recognizes a duplicate by its UUID.
-func (x *shop) consume(ctx context.Context, handle bedmessage.Handler) error {
-	ledger, err := x.ledger.DB()
+func (x *orders) consume(ctx context.Context, handle bedmessage.Handler) error {
+	pool, err := x.rows.DB()
 	if err != nil {
 		return err
 	}
-	once, err := bedmessage.Once(ledger, "billing", handle, bedmessage.ParkedFor("events", x.topic), bedmessage.Redelivery(eventsLast))
+	once, err := bedmessage.Once(pool, "billing", handle, bedmessage.ParkedFor("events", x.topic), bedmessage.Redelivery(eventsLast))
 	if err != nil {
 		return err
 	}
