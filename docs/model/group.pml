@@ -37,6 +37,16 @@ byte faults = FAULTS;
 byte refusals = REFUSALS;
 byte operations = OPERATIONS;
 
+#ifdef SERVICE
+#include "service.pml"
+#define IS_CALL(u) (u == SERVICE_PART)
+#else
+#define IS_CALL(u) false
+#define exchange_call(out) skip
+#define exchange_undo_call(seen, out) skip
+#define SEEN(who) false
+#endif
+
 /* ---- the targets ---- */
 
 inline arrives(u, out) {
@@ -57,10 +67,11 @@ inline arrives(u, out) {
 inline exchange_part(u, out) {
 	atomic {
 		if
-		:: arrives(u, out)
-		:: faults > 0 -> faults--; out = NOANSWER
-		:: faults > 0 -> faults--; arrives(u, out); out = NOANSWER
-		:: faults > 0 && late[u] < 1 -> faults--; late[u]++; out = NOANSWER
+		:: IS_CALL(u) -> exchange_call(out)
+		:: !IS_CALL(u) -> arrives(u, out)
+		:: !IS_CALL(u) && faults > 0 -> faults--; out = NOANSWER
+		:: !IS_CALL(u) && faults > 0 -> faults--; arrives(u, out); out = NOANSWER
+		:: !IS_CALL(u) && faults > 0 && late[u] < 1 -> faults--; late[u]++; out = NOANSWER
 		fi
 	}
 }
@@ -92,12 +103,13 @@ inline undo_arrives(u, out) {
 	fi
 }
 
-inline exchange_undo(u, out) {
+inline exchange_undo(u, seen, out) {
 	atomic {
 		if
-		:: undo_arrives(u, out)
-		:: faults > 0 -> faults--; out = NOANSWER
-		:: faults > 0 -> faults--; undo_arrives(u, out); out = NOANSWER
+		:: IS_CALL(u) -> exchange_undo_call(seen, out)
+		:: !IS_CALL(u) -> undo_arrives(u, out)
+		:: !IS_CALL(u) && faults > 0 -> faults--; out = NOANSWER
+		:: !IS_CALL(u) && faults > 0 -> faults--; undo_arrives(u, out); out = NOANSWER
 		fi
 	}
 }
@@ -133,12 +145,19 @@ inline exchange_turn(who, out) {
 	}
 }
 
+inline forget_arrives(u) {
+#ifdef SERVICE
+	delivered = delivered || (IS_CALL(u) && unit[u]);
+#endif
+	unit[u] = 0
+}
+
 inline exchange_forget(u, out) {
 	atomic {
 		if
-		:: unit[u] = 0; out = OK
+		:: forget_arrives(u); out = OK
 		:: faults > 0 -> faults--; out = NOANSWER
-		:: faults > 0 -> faults--; unit[u] = 0; out = NOANSWER
+		:: faults > 0 -> faults--; forget_arrives(u); out = NOANSWER
 		fi;
 #ifdef M_PARTS_RECEIPT_IS_ERASED
 		if :: out == OK && receipt[u] == THERE -> receipt[u] = NONE :: else fi;
@@ -160,22 +179,26 @@ inline exchange_complete(out) {
 
 /* Under a lease: from the last part to the first, and then the way back goes. */
 inline undo_all(who, out) {
-	exchange_undo(1, out);
+	exchange_undo(1, SEEN(who), out);
 	if
-	:: out == OK -> exchange_undo(0, out)
+	:: out == OK -> exchange_undo(0, SEEN(who), out)
 	:: else
 	fi;
 	if
 	:: atomic { out == REFUSED ->
 		if :: way == TURNED && holder == who -> way = HALF; holder = 0 :: else fi }
+#ifdef M_BUSY_UNDO_COUNTS_AS_DONE
+	:: atomic { out == OK || out == BUSY ->
+#else
 	:: atomic { out == OK ->
+#endif
 		if
 		:: way == TURNED && holder == who -> way = ABSENT; holder = 0
 		:: way == TURNED && holder == who && faults > 0 -> faults--; way = ABSENT; holder = 0; out = NOANSWER
 		:: way == TURNED && holder == who && faults > 0 -> faults--; out = NOANSWER
 		:: !(way == TURNED && holder == who) -> out = LOST
 		fi }
-	:: out == NOANSWER -> /* it is given back */
+	:: out == NOANSWER || out == NO || out == BUSY -> /* it is given back */
 		atomic { if :: holder == who -> holder = 0 :: else fi }
 	fi
 }
@@ -206,6 +229,9 @@ proctype End() {
 			fi;
 			exchange_part(u, out);
 			sends[u] = 0;
+#ifdef SERVICE
+			knows = knows || IS_CALL(u) && (out == OK || out == FOUND);
+#endif
 			if
 			:: out == OK || out == FOUND ->
 				exchange_forget(u, out);
@@ -296,7 +322,7 @@ end_job:
 		:: unit[0] || unit[1] ->
 			if
 			:: skip
-			:: operations > 0 -> operations--; exchange_turn(0, out) /* its time is over */
+			:: atomic { operations > 0 -> operations-- }; exchange_turn(0, out) /* its time is over */
 			fi;
 			atomic { if :: holder == THE_JOB -> holder = 0 :: else fi }
 		fi
@@ -310,9 +336,9 @@ proctype Others() {
 end_others:
 	do
 	:: atomic { late[0] > 0 -> late[0]--; arrives(0, ignored); ignored = 0 }
-	:: atomic { late[1] > 0 -> late[1]--; arrives(1, ignored); ignored = 0 }
 	:: atomic { late[0] > 0 -> late[0]-- }
-	:: atomic { late[1] > 0 -> late[1]-- }
+	:: atomic { late[1] > 0 && !IS_CALL(1) -> late[1]--; arrives(1, ignored); ignored = 0 }
+	:: atomic { late[1] > 0 && !IS_CALL(1) -> late[1]-- }
 	:: atomic { !dead && !finished && faults > 0 -> faults--; dead = 1 }
 	/* A lease ends. */
 	:: atomic { holder == THE_APPLICATION && (finished || faults > 0) ->
@@ -332,7 +358,7 @@ end_others:
 #endif
 #endif
 	:: atomic { receipt[0] != NONE && MAY_GO(0) -> receipt[0] = NONE }
-	:: atomic { receipt[1] != NONE && MAY_GO(1) -> receipt[1] = NONE }
+	:: atomic { receipt[1] != NONE && MAY_GO(1) && !IS_CALL(1) -> receipt[1] = NONE }
 	od
 }
 
@@ -347,4 +373,11 @@ proctype EndJudge() {
 	}
 }
 
-init { atomic { run End(); run Job(); run Others(); run EndJudge() } }
+init {
+	atomic {
+		run End(); run Job(); run Others(); run EndJudge();
+#ifdef SERVICE
+		run Service()
+#endif
+	}
+}
