@@ -46,8 +46,8 @@ var (
 	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "This attempt changed nothing in the service's own database."}
 	undone     = problem{Type: "undone", Title: "The request was undone, or never will be applied", Status: http.StatusConflict,
 		Detail: "Another request has undone this Idempotency-Key. This attempt changed nothing, and no later one will."}
-	otherScope = problem{Type: "other-scope", Title: "The request to undo was sent elsewhere", Status: http.StatusMisdirectedRequest,
-		Detail: "The Idempotency-Scope differs from the one here: another client, service or database has handled the request to undo. This attempt changed nothing."}
+	otherScope = problem{Type: "other-scope", Title: "Other keys answer here", Status: http.StatusMisdirectedRequest,
+		Detail: "The Idempotency-Scope differs from the one here: the request, or the one to undo, is for another client, service or database. This attempt changed nothing."}
 	forgotten = problem{Type: "forgotten", Title: "It is not known here whether there is anything to undo", Status: http.StatusConflict,
 		Detail: "What is known here of the request to undo does not decide whether it was applied: it is too old, or its response is not here. This attempt changed nothing. An operator has to look."}
 	malformedUndo   = problem{Type: "malformed-undo", Title: "The undo is malformed", Status: http.StatusBadRequest}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	x := &exchange{middleware: m, w: w, r: r, next: next, client: client, given: key, key: scoped(m.Service, client, key), undo: undo, scope: m.scopeIn(home, client)}
 	w.Header().Set(scopeHeader, x.scope)
+	if meant := r.Header[scopeHeader]; undo == nil && len(meant) > 0 && !slices.Equal(meant, []string{x.scope}) {
+		m.answer(w, r, otherScope, nil)
+		return
+	}
 	var p problem
 	if x.body, p, err = m.body(r); err != nil {
 		m.answer(w, r, p, err)

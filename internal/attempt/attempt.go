@@ -92,6 +92,9 @@ func Replay(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.
 	if err != nil {
 		return Outcome{Class: dialect.Refused, Err: err}
 	}
+	if d.Peer != nil && u.Place != "" {
+		ctx = d.Peer.Within(ctx, u.Place)
+	}
 	switch {
 	case u.Receipt != "" && d.Peer == nil:
 		return Apply(ctx, d, conn, calls, u, r, false)

@@ -174,6 +174,8 @@ type Peer struct {
 	// Scope returns the scope of its receipts, the place in an entry (entry.Unit.Place). Its error
 	// says why what is sent there cannot be undone.
 	Scope func(ctx context.Context, conn driver.Conn) (scope string, err error)
+	// Within returns a context in which what is sent is meant for the scope alone.
+	Within func(ctx context.Context, scope string) context.Context
 	// Undo undoes a part of a group; see attempt.Undo. nothing means that there was nothing to undo,
 	// and never will be.
 	Undo func(ctx context.Context, conn driver.Conn, part *entry.Unit) (nothing bool, err error)

@@ -173,6 +173,9 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 	for name, values := range c.Header {
 		r.Header[name] = values
 	}
+	if scope, ok := ctx.Value(scopeKey{}).(string); ok {
+		r.Header.Set(Scope, scope)
+	}
 	for name, values := range c.more {
 		r.Header[name] = values
 	}

@@ -28,7 +28,15 @@ const (
 // ScopePath is the path, below the base URL, at which a service serves bedhttp.Scope.
 const ScopePath = "/idempotency-scope"
 
-var peer = &dialect.Peer{Scope: scopeOf, Undo: undo}
+var peer = &dialect.Peer{Scope: scopeOf, Within: within, Undo: undo}
+
+type scopeKey struct{}
+
+// within has the service turn a call away that reaches other keys than those of the scope: an undo would
+// not find it there.
+func within(ctx context.Context, scope string) context.Context {
+	return context.WithValue(ctx, scopeKey{}, scope)
+}
 
 var errNoLink = errors.New("bed: the call cannot be undone: the connection leads to no HTTP service")
 

@@ -325,6 +325,35 @@ func TestUndoInAnotherScopeWaits(t *testing.T) {
 	})
 }
 
+// A call that reaches other keys than those of its group is not handled there: no undo would find it.
+func TestCallInAnotherScopeWaits(t *testing.T) {
+	t.Parallel()
+	eachWorld(t, func(t *testing.T, w *world) {
+		other := rig.New(t, rig.FreshLike(t, w.DB))
+		other.Account(0)
+		elsewhere := newPayments(t, other)
+		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+			if r.URL.Path == "/charges" {
+				r = r.Clone(r.Context())
+				r.URL.Host = strings.TrimPrefix(elsewhere.url, "http://")
+			}
+			return send(r)
+		})
+		if err := w.begin(takes, "charge").End(t.Context()); !errors.Is(err, bedsql.ErrPending) {
+			t.Errorf("End: %v", err)
+		}
+		for range 3 {
+			w.round()
+		}
+		if w.wants(99, 0, 0); elsewhere.Balance(1) != 0 {
+			t.Error("the other database has changed")
+		}
+		w.net.faults(nil)
+		w.settles(0)
+		w.wants(99, 1, 0)
+	})
+}
+
 // A service that does not let its calls be undone, or is older, is refused before anything is sent.
 func TestServiceThatCannotUndoIsRefused(t *testing.T) {
 	t.Parallel()
