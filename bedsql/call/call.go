@@ -18,15 +18,15 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// StatusError is a service's answer that is no success. errors.As finds it in the error of a refused
-// call, and in the reason why a call is pending.
+// StatusError is an answer other than 2xx. errors.As finds it in the error of a refused call, and in the
+// cause of a pending one.
 type StatusError = service.StatusError
 
 // Service is an HTTP service as a data source. It is safe for concurrent use.
 type Service struct {
 	db     *sql.DB
 	scoped bool
-	// results are those of the calls of this process whose callers still hold them, by entry.
+	// results are the results in use, by entry.
 	results sync.Map
 }
 
@@ -92,7 +92,7 @@ func open(client *http.Client, baseURL string) (*service.Service, error) {
 //
 // The errors are bedsql's. nil means that the service has answered with a success. A refusal is a
 // *StatusError. ErrPending means that the job sends the call again, until the service takes or
-// refuses it. What refuses, and what waits, is in docs/services.md.
+// refuses it. docs/services.md has the meaning of each answer.
 func (s *Service) Send(ctx context.Context, req *http.Request) (*Result, error) {
 	c, err := s.read(req)
 	if err != nil {
@@ -151,8 +151,7 @@ func (s *Service) answered(id string, a *service.Answer) {
 // Close waits a little for the removal of entries.
 func (s *Service) Close() error { return s.db.Close() }
 
-// Result is what became of a call. In a soft transaction that only records it is known after End. It
-// is safe for concurrent use.
+// Result is the outcome of a call. In a staged group it is known after End. It is safe for concurrent use.
 type Result struct {
 	result sql.Result
 
@@ -175,8 +174,8 @@ func (r *Result) get() (*service.Answer, error) {
 	return r.answer, nil
 }
 
-// Status returns the HTTP status of the answer, a 2xx. A 202 says that the service has accepted the
-// call: what it refuses later does not come back. In an immediate soft transaction the status is 0 for
+// Status returns the HTTP status of the answer, a 2xx. A 202 is a success too: a later
+// refusal does not come back. In an immediate soft transaction the status is 0 for
 // a call that End reports. Errors: bedsql.ErrStaged before End, the error of a call in a group, and
 // bedsql.ErrRowsUnknown if the call is delivered and its answer was lost.
 func (r *Result) Status() (int, error) {

@@ -1,5 +1,5 @@
-// Package sender presents what is no database, a message broker or an HTTP service, to database/sql:
-// a statement is sent, and answered with a meaning. There are no local transactions and no receipts.
+// Package sender presents a message broker or an HTTP service to database/sql. A statement is sent and
+// answered. There are no local transactions and no receipts.
 package sender
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 )
 
-// answer is an error with a known meaning for what was sent. Its text holds no parameter.
+// answer is an error with a known meaning. Its text holds no parameter.
 type answer struct {
 	error
 	class dialect.Class
@@ -26,8 +26,8 @@ func (e *answer) Certainly() dialect.Class { return e.class }
 // Shown returns the text for a log line.
 func (e *answer) Shown() string { return e.Error() }
 
-// Refused marks the error of what was rejected for good, NotTaken of what was rejected for now, and
-// NotSent of what never left. Any other error leaves it in doubt.
+// Refused marks a rejection for good, NotTaken a rejection for now, and NotSent a statement that never
+// left. Any other error leaves the statement in doubt.
 func Refused(err error) error  { return &answer{err, dialect.Refused} }
 func NotTaken(err error) error { return &answer{err, dialect.Retryable} }
 func NotSent(err error) error  { return &answer{err, dialect.Unreachable} }
@@ -53,8 +53,7 @@ func Named(args []any) []driver.NamedValue {
 	return named
 }
 
-// Link is a connection. It belongs to one goroutine at a time, and is closed after an error that
-// leaves something in doubt.
+// Link is a connection. It belongs to one goroutine at a time, and is closed after a doubtful error.
 type Link interface {
 	// Check checks the text of a statement.
 	Check(text string) error
@@ -98,7 +97,7 @@ func (noDriver) Open(string) (driver.Conn, error) { return nil, errNoDSN }
 type conn struct {
 	Link
 	dialect *dialect.Dialect
-	// lost is set after an error that left something in doubt.
+	// lost is set after a doubtful error.
 	lost bool
 }
 

@@ -15,11 +15,11 @@ import (
 
 // The headers of an answer by bedhttp.
 const (
-	// Scope tells that the service recognizes keys, and in which scope.
+	// Scope is the scope of the keys. A service without keys does not send it.
 	Scope = "Idempotency-Scope"
-	// Kept tells that the answer is kept, and sent again to each request under the key.
+	// Kept marks an answer for all requests under the key.
 	Kept = "Idempotency-Kept"
-	// Replayed tells that it was kept by an earlier request.
+	// Replayed marks the answer to an earlier request under the key.
 	Replayed = "Idempotent-Replayed"
 )
 
@@ -41,7 +41,7 @@ type StatusError struct {
 	cause  error  // what bed calls it; may be nil
 }
 
-// Error names the status, and the title of a problem. It holds no part of the request.
+// Error names the status and the title of a problem, and no part of the request.
 func (e *StatusError) Error() string {
 	text := fmt.Sprintf("bed: the service answered %d", e.Status)
 	if name := http.StatusText(e.Status); name != "" {
@@ -87,8 +87,8 @@ func (e *StatusError) problem() (p problem) {
 	return p
 }
 
-// judge gives an answer its meaning, or returns nil for a delivery. scoped means that the call wants
-// an answer with a scope. docs/services.md has the table.
+// judge gives an answer its meaning, or returns nil for a delivery. A scoped call wants an answer with a
+// scope. docs/services.md has the table.
 func judge(scoped bool, e *StatusError) error {
 	from := e.Header.Get(Scope) != "" // a service that recognizes keys
 	said, _ := strings.CutPrefix(e.problem().Type, ProblemTypes)
@@ -147,7 +147,7 @@ func judge(scoped bool, e *StatusError) error {
 	return e
 }
 
-// refusals are the statuses that refuse a call, whoever answers.
+// refusals are refusals by any server.
 var refusals = map[int]bool{400: true, 402: true, 409: true, 410: true, 412: true, 422: true}
 
 // retryAfter reads a Retry-After: seconds, or a time by the clock of the server, which said date.

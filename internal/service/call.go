@@ -27,9 +27,9 @@ import (
 type Call struct {
 	// ID is its entry's.
 	ID string
-	// Key is its Idempotency-Key: the same for all attempts.
+	// Key is its Idempotency-Key, the same for all attempts.
 	Key string
-	// Request means that the key is that of a request of the application, not the entry's own.
+	// Request marks the key of an application's request. Other keys are the entry's own.
 	Request bool
 	// Method and Path are its address below the service's base URL; the path is escaped.
 	Method, Path string
@@ -37,13 +37,13 @@ type Call struct {
 	Query  string
 	Header http.Header
 	Body   []byte
-	// Scoped means that only an answer with Idempotency-Scope counts: the service recognizes keys.
+	// Scoped marks a call of a service with keys: only an answer with Idempotency-Scope counts.
 	Scoped bool
 	// more are headers of an undo.
 	more http.Header
 }
 
-// MaxBody is the size of the largest body that is logged.
+// MaxBody is the size of the largest body.
 const MaxBody = 1 << 20
 
 // Settings are the settings of calls' entries. No database has them, so no job takes such an entry
@@ -58,7 +58,7 @@ const (
 	argQuery  = "query"
 	argHeader = "header"
 	argBody   = "body"
-	// argRequest marks a key that names a request of the application, not the entry.
+	// argRequest marks the key of an application's request.
 	argRequest = sqltext.CallRequest
 )
 
@@ -169,7 +169,7 @@ func (c *Call) check() error {
 	return nil
 }
 
-// checkPath refuses a path that a proxy or the service could read as another one.
+// checkPath refuses paths with several readings.
 func checkPath(path string) error {
 	plain, err := url.PathUnescape(path)
 	switch {
@@ -194,7 +194,7 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError
 // isUnsafe reports whether r must be escaped in an address.
 func isUnsafe(r rune) bool { return isControl(r) || r == ' ' || r > 0x7e }
 
-// own are headers that belong to the sending: to its connection, its account, or its key.
+// own are the headers of a connection, an account or a key.
 var own = []string{"Authorization", "Connection", "Content-Length", "Cookie", "Cookie2", "Expect", "Forwarded", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 func isOwn(name string) bool {
@@ -207,8 +207,8 @@ func Configurable(name string) bool {
 	return name != "" && strings.Trim(name, tokens) == "" && (!isOwn(name) || name == "Authorization" || name == "Cookie")
 }
 
-// amend lets an operator change the query and the body of a call. The service knows the old key by
-// the old request, so the call gets another.
+// amend lets an operator change the query and the body of a call. The service knows the old key by the
+// old request, so the call gets a new key.
 func amend(old, to dialect.Call) ([]driver.NamedValue, error) {
 	c, err := read(to.SQL, to.Args)
 	if err != nil {

@@ -240,15 +240,14 @@ func withoutURL(err error) error {
 	return err
 }
 
-// unanswered is an error that leaves the call in doubt. net/http quotes a malformed answer, which may
-// be an echo of the call.
+// unanswered is an error without an answer. net/http quotes a malformed answer, perhaps an echo of the call.
 type unanswered struct{ error }
 
 func (e *unanswered) Unwrap() error { return e.error }
 func (e *unanswered) Shown() string { return errmask.Mask(e.Error()) }
 
-// ofHandshake are the alerts by which a server turns a client away, which TLS 1.3 reads after the request
-// was sent: handshake, certificates, access, version, name.
+// ofHandshake are the alerts about handshake, certificates, access, version and name. With TLS 1.3 they come
+// after the request.
 var ofHandshake = map[tls.AlertError]bool{40: true, 42: true, 43: true, 44: true, 45: true, 46: true, 48: true, 49: true, 70: true, 71: true, 112: true, 116: true, 120: true}
 
 // Misled marks an error of the address, the certificates or the credentials: nothing was sent, and an
