@@ -288,3 +288,25 @@ func TestDoctorFindsOneNameForTwoDatabases(t *testing.T) {
 		})
 	}
 }
+
+// A group's compensation names its first data source, and not its settings: its parts have theirs.
+func TestDoctorTriesTheSessionsOfACompensationsParts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		settings string
+		found    bool
+	}{"the service's": {"bedCall=1", false}, "a database's": {"", true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := install(t, sqliteFile(t), map[string]testdb.DB{})
+			in.sources["orders"] = testdb.DB{Driver: "http", DSN: "http://127.0.0.1:1"}
+			oldEntry(t, in, func(u *entry.Unit) {
+				u.Settings, u.Statements = "", []entry.Statement{{SQL: "CALL POST /refunds", Part: 1}}
+				u.Undo = &entry.Undo{Parts: []entry.Part{{Unit: entry.NewID(), Receipt: "r", DataSource: "orders", Settings: c.settings}}}
+			})
+			if _, _, text := in.doctor(app{}); strings.Contains(text, "entries are not delivered") != c.found {
+				t.Errorf("doctor reports\n%s", text)
+			}
+		})
+	}
+}

@@ -18,7 +18,7 @@ const maxSessions = 20
 func sessions(ctx context.Context, x *examination, units []*entry.Unit, targets map[string]Database) {
 	type kind struct{ dataSource, settings, session, account, place string }
 	tried := map[kind]bool{}
-	for _, u := range units {
+	for _, u := range delivered(units) {
 		t, ok := targets[u.DataSource]
 		k := kind{u.DataSource, u.Settings, u.Session, u.Account, u.Place}
 		if !ok || tried[k] || len(tried) == maxSessions {
@@ -29,6 +29,20 @@ func sessions(ctx context.Context, x *examination, units []*entry.Unit, targets 
 			x.find("data source "+t.Name, why.Kind, "entries are not delivered: "+why.Why, why.Remedy)
 		}
 	}
+}
+
+// delivered returns units with the parts of compensations in place of those.
+func delivered(units []*entry.Unit) (all []*entry.Unit) {
+	for _, u := range units {
+		if u.Undo == nil {
+			all = append(all, u)
+			continue
+		}
+		for n := range u.Undo.Parts {
+			all = append(all, u.Part(n))
+		}
+	}
+	return all
 }
 
 // elsewhere returns the job's reason for not delivering u; nil without one, or if the target cannot be
