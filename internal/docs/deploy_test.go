@@ -76,16 +76,22 @@ func TestImageIsNotRootAndHasNoShell(t *testing.T) {
 func TestComposedInstallationIsHardenedWithoutDefaultPassword(t *testing.T) {
 	t.Parallel()
 	v := yamlOf(t, "compose.yaml")
-	for _, name := range []string{"mariadb", "postgres", "nats", "bed-job", "shop"} {
+	for _, name := range []string{"mariadb", "postgres", "nats"} {
 		at(t, v, "services", name)
 	}
-	for _, name := range []string{"bed-job", "shop"} {
+	for _, name := range []string{"bed-job", "orders", "stock", "payments"} {
 		s := at(t, v, "services", name)
 		if at(t, s, "read_only") != true || at(t, s, "cap_drop", 0) != "ALL" {
 			t.Errorf("%s is not hardened: %v", name, s)
 		}
-		if port := at(t, s, "ports", 0).(string); !strings.HasPrefix(port, "127.0.0.1:") {
-			t.Errorf("%s is open to the world at %s", name, port)
+		ports, _ := s.(map[string]any)["ports"].([]any) // those of the inner services are for no one outside
+		if inner := name == "stock" || name == "payments"; inner != (len(ports) == 0) {
+			t.Errorf("%s has the ports %v", name, ports)
+		}
+		for _, port := range ports {
+			if !strings.HasPrefix(port.(string), "127.0.0.1:") {
+				t.Errorf("%s is open to the world at %s", name, port)
+			}
 		}
 	}
 	text := read(t, "compose.yaml")
@@ -106,7 +112,7 @@ func TestComposedAccountsMayNoMoreThanTheyNeed(t *testing.T) {
 	t.Parallel()
 	v := yamlOf(t, "compose.yaml")
 	made, _ := at(t, v, "services", "postgres", "environment").(map[string]any)["POSTGRES_USER"].(string)
-	for name, dsn := range at(t, v, "x-hardened", "environment").(map[string]any) {
+	for name, dsn := range at(t, v, "x-dsns").(map[string]any) {
 		if made == "" {
 			made = "postgres"
 		}
