@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Each mutant of the code names its fault and the judge's failure that finds it, and
+// Each mutant of the code names its fault and the judge's failure that finds it, or another test, and
 // docs/reliability.md counts the mutants of model and code.
 func TestEveryCodeMutantNamesAJudgeFailure(t *testing.T) {
 	t.Parallel()
@@ -29,6 +29,12 @@ func TestEveryCodeMutantNamesAJudgeFailure(t *testing.T) {
 			_, rest, _ := strings.Cut(string(text), "\n"+name+": ")
 			value, _, _ := strings.Cut(rest, "\n")
 			return value
+		}
+		if pkg := field("package"); pkg != "" {
+			if !strings.Contains(testsOf(t, pkg), "\nfunc "+field("test")+"(t *testing.T)") || strings.TrimSpace(what) == "" {
+				t.Errorf("%s: what is wrong, and which test of %s finds it?", file, pkg)
+			}
+			continue
 		}
 		if n, err := strconv.Atoi(field("histories")); err != nil || n <= 0 || strings.TrimSpace(what) == "" {
 			t.Errorf("%s: what is wrong, and within how many histories is it found? %v", file, err)
@@ -51,6 +57,24 @@ func TestEveryCodeMutantNamesAJudgeFailure(t *testing.T) {
 			t.Errorf("docs/reliability.md does not say %q", want)
 		}
 	}
+}
+
+// testsOf is the text of a package's tests.
+func testsOf(t *testing.T, pkg string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
 }
 
 func TestEachClaimOfTheModelCanFail(t *testing.T) {

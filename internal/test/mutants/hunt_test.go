@@ -1,6 +1,7 @@
 package mutants
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,22 +28,22 @@ func TestEveryMutantIsCaught(t *testing.T) {
 			continue
 		}
 		begun := time.Now()
-		seed, said, err := m.hunt(root)
+		where, said, err := m.hunt(root)
 		if err != nil {
 			t.Fatal(err)
 		}
 		took := time.Since(begun).Round(100 * time.Millisecond)
 		if said == "" {
-			fmt.Printf("caught  %s (%q, history %s, %v)\n", m.name, m.claim, seed, took)
+			fmt.Printf("caught  %s (%q, %s, %v)\n", m.name, cmp.Or(m.claim, m.test), where, took)
 		} else {
-			t.Errorf("ALIVE   %s (%q, %v)\n%s", m.name, m.claim, took, said)
+			t.Errorf("ALIVE   %s (%q, %v)\n%s", m.name, cmp.Or(m.claim, m.test), took, said)
 		}
 	}
 }
 
-// hunt runs the simulation on the mutant. It returns the seed of the history with the broken claim,
-// or the output if another thing failed.
-func (m mutant) hunt(root string) (seed, said string, err error) {
+// hunt runs the simulation on the mutant, or its test. It returns where the claim broke, or the
+// output if another thing failed.
+func (m mutant) hunt(root string) (where, said string, err error) {
 	files, err := m.apply(root)
 	if err != nil {
 		return "", "", err
@@ -68,12 +69,21 @@ func (m mutant) hunt(root string) (seed, said string, err error) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return "", "", err
 	}
-	model := exec.Command("go", "test", "-overlay", file, "-vet=off", "-count=1", "-timeout=15m", "-run=^"+m.test, "./internal/test/simulation")
+	test := []string{"test", "-overlay", file, "-vet=off", "-count=1", "-timeout=15m"}
+	if m.pkg != "" {
+		test = append(test, "-short", "-run=^"+m.test+"$", "./"+m.pkg)
+	} else {
+		test = append(test, "-run=^"+m.test, "./internal/test/simulation")
+	}
+	model := exec.Command("go", test...)
 	model.Dir = root
 	model.Env = append(os.Environ(), fmt.Sprintf("BED_SIMULATE=%d", m.histories), "BED_SIMULATE_SEED=1", "BED_SIMULATE_UNTIL="+m.claim)
 	out, err := model.CombinedOutput()
-	if err != nil && strings.Contains(string(out), ": "+m.claim+", in ") {
-		return strings.TrimSuffix(brokeAt.FindString(string(out)), " BED_SIMULATE=1"), "", nil
+	switch {
+	case err != nil && m.pkg != "" && strings.Contains(string(out), "--- FAIL: "+m.test+" "):
+		return m.pkg, "", nil
+	case err != nil && m.pkg == "" && strings.Contains(string(out), ": "+m.claim+", in "):
+		return "history " + strings.TrimSuffix(brokeAt.FindString(string(out)), " BED_SIMULATE=1"), "", nil
 	}
 	return "", string(out[:min(len(out), 2000)]), nil
 }

@@ -18,7 +18,9 @@ type mutant struct {
 	claim     string
 	histories int
 	test      string
-	edits     []edit
+	// pkg is the package of another test that notices it, on SQLite; there is no claim then.
+	pkg   string
+	edits []edit
 }
 
 // edit replaces a unique text in a file.
@@ -47,8 +49,8 @@ func load(root string) (all []mutant, err error) {
 }
 
 // parse reads a mutant: remarks, "claim: …", "histories: …" and, unless it is the test of histories
-// about everything, "test: …". For each edit follow "-- file … --", "-- old --" and "-- new --"
-// with their texts.
+// about everything, "test: …". For a fault beyond the simulation, they are "package: …" and
+// "test: …". For each edit follow "-- file … --", "-- old --" and "-- new --" with their texts.
 func parse(text string) (m mutant, err error) {
 	m.test = "TestNoInterleavingOfWriters"
 	var to *string
@@ -67,6 +69,8 @@ func parse(text string) (m mutant, err error) {
 			*to += line
 		case strings.HasPrefix(bare, "claim: "):
 			m.claim = strings.TrimPrefix(bare, "claim: ")
+		case strings.HasPrefix(bare, "package: "):
+			m.pkg = strings.TrimPrefix(bare, "package: ")
 		case strings.HasPrefix(bare, "test: "):
 			m.test = strings.TrimPrefix(bare, "test: ")
 		case strings.HasPrefix(bare, "histories: "):
@@ -75,8 +79,8 @@ func parse(text string) (m mutant, err error) {
 			}
 		}
 	}
-	if m.claim == "" || m.histories == 0 || len(m.edits) == 0 {
-		return m, errors.New("it has no claim, no number of histories or no edit")
+	if m.pkg == "" && (m.claim == "" || m.histories == 0) || len(m.edits) == 0 {
+		return m, errors.New("it has no claim, no number of histories, no package or no edit")
 	}
 	return m, nil
 }
