@@ -15,13 +15,14 @@ import (
 )
 
 // crashCall makes the writes for A by calls of a service that dies with its caller. They are calls on
-// their own, or go with the other writes in a group.
+// their own, or go with the other writes in a group. In some scenarios B refuses a part of the group,
+// or the service declines the call.
 func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	cfg, err := configOf(ctx, pools["A"])
 	if err != nil {
 		return err
 	}
-	peer, err := crashPeer(pools["A"])
+	peer, err := o.peer(pools["A"])
 	if err != nil {
 		return err
 	}
@@ -31,6 +32,7 @@ func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 	}
 	defer func() { _ = s.Close() }()
 	var tx *sql.Tx
+	var undo context.Context
 	end := func(context.Context) error { return nil }
 	switch o.By {
 	case "staged with a call":
@@ -39,6 +41,12 @@ func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 			return err
 		}
 		ctx, end = group, soft.End
+	case "staged with an undoable call":
+		group, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+		if err != nil {
+			return err
+		}
+		ctx, end, undo = group, soft.End, soft.Compensation(group)
 	case "with a call":
 		if tx, err = pools["home"].BeginTx(ctx, nil); err != nil {
 			return err
@@ -50,23 +58,43 @@ func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 		}
 		ctx, end = group, soft.End
 	}
+	send := func(ctx context.Context, path string) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(fmt.Sprint(o.Row)))
+		if err != nil {
+			return err
+		}
+		_, err = s.Send(ctx, r)
+		return err
+	}
 	if err := o.each(func(db, table string) error {
-		switch db {
-		case "A":
-			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/"+table, strings.NewReader(fmt.Sprint(o.Row)))
-			if err != nil {
+		path := "/" + table
+		if o.declines() {
+			path = "/declined"
+		}
+		switch {
+		case db == "A" && undo != nil:
+			if err := send(ctx, path); err != nil {
 				return err
 			}
-			_, err = s.Send(ctx, r)
-			return err
-		case "home":
+			return send(undo, "/refunds")
+		case db == "A":
+			return send(ctx, path)
+		case db == "home":
 			_, err := tx.ExecContext(ctx, plusOne(table, o.Row))
 			return err
 		}
-		_, err := pools[db].ExecContext(ctx, plusOne(table, o.Row))
+		if _, err := pools[db].ExecContext(ctx, plusOne(table, o.Row)); err != nil || undo == nil {
+			return err
+		}
+		_, err := pools[db].ExecContext(undo, minusOne(table, o.Row))
 		return err
 	}); err != nil {
 		return err
+	}
+	if o.turns() && !o.declines() {
+		if err := crashRefusal(ctx, pools["B"]); err != nil {
+			return err
+		}
 	}
 	if tx != nil {
 		if err := tx.Commit(); err != nil {
@@ -76,27 +104,51 @@ func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 	return end(ctx)
 }
 
-// crashPeer is a client of a service in this process, whose home is db.
-func crashPeer(db *sql.DB) (*http.Client, error) {
-	keyed, err := bedhttp.New(bedhttp.Config{Service: "payments", DB: db, Client: func(*http.Request) string { return "caller" }, Required: true})
+// peer is a client of a service in this process, whose home is db. A refund takes from account, and
+// is counted in other.
+func (o *crashOrder) peer(db *sql.DB) (*http.Client, error) {
+	cfg := bedhttp.Config{Service: "payments", DB: db, Client: func(*http.Request) string { return "caller" }, Required: true}
+	if o.undoable() {
+		cfg.Undo = func(*http.Request) bool { return true }
+	}
+	keyed, err := bedhttp.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: inProcess{keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	scope, err := bedhttp.Scope(cfg)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /idempotency-scope", scope)
+	mux.Handle("POST /", keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var row int
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
 			_, err = fmt.Sscan(string(body), &row)
 		}
-		if err == nil {
-			_, err = bedhttp.Tx(r.Context()).ExecContext(r.Context(), plusOne(strings.TrimPrefix(r.URL.Path, "/"), row))
+		var texts []string
+		switch r.URL.Path {
+		case "/declined":
+			w.WriteHeader(http.StatusPaymentRequired)
+			return
+		case "/refunds":
+			texts = []string{minusOne("account", row), plusOne("other", row)}
+		default:
+			texts = []string{plusOne(strings.TrimPrefix(r.URL.Path, "/"), row)}
+		}
+		for _, text := range texts {
+			if err == nil {
+				_, err = bedhttp.Tx(r.Context()).ExecContext(r.Context(), text)
+			}
 		}
 		if err != nil {
 			bedhttp.Error(w, r, err)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
-	}))}}, nil
+	})))
+	return &http.Client{Transport: inProcess{mux}}, nil
 }
 
 // inProcess sends requests to a handler.

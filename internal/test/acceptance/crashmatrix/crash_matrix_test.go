@@ -130,7 +130,7 @@ func newMatrix(t *testing.T, db testdb.DB, scenario crashScenario, lose bool, al
 	if scenario.publishes() {
 		m.b.Exec(inboxTable)
 	}
-	if strings.HasPrefix(scenario.By, "request") {
+	if strings.HasPrefix(scenario.By, "request") || scenario.undoable() {
 		m.identifies()
 	}
 	m.job = m.newJob()
@@ -179,6 +179,10 @@ func (m *matrix) crash(die int) rig.CrashReport {
 		return nil
 	})
 	step, told, applied := "none", r.Told, strings.Trim(fmt.Sprint(effects), "[]")
+	refunds := m.a.Count(fmt.Sprintf("SELECT balance FROM other WHERE id = %d", o.Row))
+	if o.undoable() {
+		applied += fmt.Sprintf(", refunds %d", refunds)
+	}
 	if die > 0 && len(r.Steps) == die {
 		step = r.Steps[die-1]
 	}
@@ -197,9 +201,12 @@ func (m *matrix) crash(die int) rig.CrashReport {
 	sum := 0
 	for _, n := range effects {
 		sum += n
-		if n > 1 {
+		if n < 0 || n > 1 {
 			m.t.Errorf("killed %s: an increment was applied %d times", step, n)
 		}
+	}
+	if o.undoable() && (refunds > 1 || refunds > 0 && o.declines()) {
+		m.t.Errorf("killed %s: the call was undone %d times", step, refunds)
 	}
 	if !o.parts() && sum != 0 && sum != len(effects) {
 		m.t.Errorf("killed %s: applied in part (%s)", step, applied)
@@ -383,7 +390,7 @@ func (m *matrix) newJob() *asyncjob.Job {
 	if m.order.calls() {
 		home := rig.TargetOf(m.t, m.a.DB)
 		home.DataSource = "A" // the receipts are the killed service's
-		peer, err := crashPeer(m.a.OpenTarget(home))
+		peer, err := m.order.peer(m.a.OpenTarget(home))
 		if err != nil {
 			m.t.Fatal(err)
 		}

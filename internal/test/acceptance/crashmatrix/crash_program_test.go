@@ -273,8 +273,14 @@ func (s *crashScenario) runs() []string {
 	return []string{s.Name}
 }
 
+// undoable reports whether the calls have compensations.
+func (s *crashScenario) undoable() bool { return strings.HasSuffix(s.By, "an undoable call") }
+
+// declines reports whether the service declines the call.
+func (s *crashScenario) declines() bool { return strings.HasSuffix(s.Name, "declined") }
+
 // turns reports whether a part is refused, so that the group is undone.
-func (s *crashScenario) turns() bool { return strings.HasSuffix(s.Name, "refused") }
+func (s *crashScenario) turns() bool { return strings.HasSuffix(s.Name, "refused") || s.declines() }
 
 // crashScenarios reads all that TestCrashMatrix runs.
 func crashScenarios(t testing.TB) (list []crashScenario) {
@@ -337,16 +343,17 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"staged that must change a row": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(bedsql.RequireRows(ctx, 1), o, pools, bedsql.Staged())
 	},
-	"request":                     crashRequest,
-	"request with a staged group": crashRequest,
-	"request with its own group":  crashRequest,
-	"call":                        crashCall,
-	"staged with a call":          crashCall,
-	"with a call":                 crashCall,
-	"message":                     crashMessage,
-	"message that publishes":      crashMessage,
-	"staged with compensation":    crashGroup,
-	"with and compensation":       crashGroup,
+	"request":                      crashRequest,
+	"request with a staged group":  crashRequest,
+	"request with its own group":   crashRequest,
+	"call":                         crashCall,
+	"staged with a call":           crashCall,
+	"staged with an undoable call": crashCall,
+	"with a call":                  crashCall,
+	"message":                      crashMessage,
+	"message that publishes":       crashMessage,
+	"staged with compensation":     crashGroup,
+	"with and compensation":        crashGroup,
 	"staged soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools, bedsql.Staged())
 	},
@@ -459,13 +466,13 @@ func crashGroup(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) er
 		if _, err := forward.ExecContext(ctx, plusOne(table, o.Row)); err != nil {
 			return err
 		}
-		_, err := back.ExecContext(undo, fmt.Sprintf("UPDATE %s SET balance = balance - 1 WHERE id = %d", table, o.Row))
+		_, err := back.ExecContext(undo, minusOne(table, o.Row))
 		return err
 	}); err != nil {
 		return err
 	}
 	if o.turns() {
-		if _, err := pools["B"].ExecContext(bedsql.RequireRows(ctx, 1), "DELETE FROM account WHERE id = -1"); err != nil {
+		if err := crashRefusal(ctx, pools["B"]); err != nil {
 			return err
 		}
 	}
@@ -475,8 +482,18 @@ func crashGroup(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) er
 	return soft.End(ctx)
 }
 
+// crashRefusal adds a part to a group that db refuses.
+func crashRefusal(ctx context.Context, db *sql.DB) error {
+	_, err := db.ExecContext(bedsql.RequireRows(ctx, 1), "DELETE FROM account WHERE id = -1")
+	return err
+}
+
 func plusOne(table string, row int) string {
 	return fmt.Sprintf("UPDATE %s SET balance = balance + 1 WHERE id = %d", table, row)
+}
+
+func minusOne(table string, row int) string {
+	return fmt.Sprintf("UPDATE %s SET balance = balance - 1 WHERE id = %d", table, row)
 }
 
 // plusOneBy runs plusOne with parameters, under a text that comes again.
