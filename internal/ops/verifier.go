@@ -132,6 +132,9 @@ func (a *asked) judge(ctx context.Context, u *entry.Unit) Judgement {
 		return *a.over
 	}
 	d := a.target.Dialect
+	if d.Peer != nil {
+		return Judgement{CannotTell, "the service keeps its receipt, and tells when the call is undone"}
+	}
 	found, err := ask(ctx, &a.line, func(ctx context.Context, conn driver.Conn) (*attempt.Found, error) {
 		r := attempt.Receipts{Schema: a.target.ReceiptSchema}
 		found, err := attempt.ReadReceipt(ctx, d, conn, r, u.Receipt)

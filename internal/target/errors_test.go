@@ -1,6 +1,8 @@
 package target
 
 import (
+	"context"
+	"database/sql/driver"
 	"errors"
 	"io"
 	"strings"
@@ -30,5 +32,19 @@ func TestErrorsNameTheReasonAndTheRemedy(t *testing.T) {
 	}
 	if err := SameAccount(&to, &entry.Unit{Account: "app", Session: "x=1"}); err != nil {
 		t.Errorf("with a session: %v", err)
+	}
+}
+
+// Doctor and the console find a service that has other keys than an entry's.
+func TestScopeOfAServiceIsCompared(t *testing.T) {
+	t.Parallel()
+	peer := &dialect.Peer{Scope: func(context.Context, driver.Conn) (string, error) { return "a", nil }}
+	to := delivery.Target{Dialect: &dialect.Dialect{Peer: peer}}
+	if err := SamePlace(t.Context(), &to, nil, &entry.Unit{Place: "a"}); err != nil {
+		t.Errorf("in its scope: %v", err)
+	}
+	var elsewhere *ElsewhereError
+	if err := SamePlace(t.Context(), &to, nil, &entry.Unit{Place: "b"}); !errors.As(err, &elsewhere) || elsewhere.Kind != "scope" {
+		t.Errorf("in another one: %v", err)
 	}
 }

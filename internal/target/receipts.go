@@ -171,7 +171,10 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *entry.Unit) er
 	certain := u.Fingerprint != ""
 	place := s.Known(certain)
 	if place == nil {
-		err := SamePlace(ctx, &s.Target, conn, u) // before a table is created
+		var err error
+		if s.Dialect.Peer == nil {
+			err = SamePlace(ctx, &s.Target, conn, u) // before a table is created
+		}
 		if err == nil {
 			place, err = s.Find(ctx, conn, certain)
 		}
@@ -198,8 +201,15 @@ func (s *Source) locate(ctx context.Context, conn driver.Conn, u *entry.Unit) er
 // SamePlace returns an ElsewhereError if conn, in a session of t, does not find the place of u's
 // receipt.
 func SamePlace(ctx context.Context, t *delivery.Target, conn driver.Conn, u *entry.Unit) error {
-	if u.Place == "" || t.Dialect.Peer != nil {
+	if u.Place == "" {
 		return nil
+	}
+	if peer := t.Dialect.Peer; peer != nil {
+		scope, err := peer.Scope(ctx, attempt.Bare(conn))
+		if err == nil && scope != u.Place {
+			return otherScope()
+		}
+		return err
 	}
 	place, err := attempt.ReceiptPlace(ctx, t.Dialect, conn, attempt.Receipts{Schema: t.ReceiptSchema})
 	if err == nil && !attempt.InPlace(u.Place, place) {
