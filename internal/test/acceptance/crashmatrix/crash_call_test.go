@@ -16,7 +16,7 @@ import (
 
 // crashCall makes the writes for A by calls of a service that dies with its caller. They are calls on
 // their own, or go with the other writes in a group. In some scenarios B refuses a part of the group,
-// or the service declines the call.
+// the service declines the call, or the job finds the group overdue.
 func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	cfg, err := configOf(ctx, pools["A"])
 	if err != nil {
@@ -42,7 +42,11 @@ func crashCall(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 		}
 		ctx, end = group, soft.End
 	case "staged with an undoable call":
-		group, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+		opts := []bedsql.TxOption{bedsql.Staged()}
+		if o.overdue() {
+			opts = append(opts, bedsql.CompensateAfter(crashLease))
+		}
+		group, soft, err := bedsql.Begin(ctx, opts...)
 		if err != nil {
 			return err
 		}

@@ -205,7 +205,7 @@ func (m *matrix) crash(die int) rig.CrashReport {
 			m.t.Errorf("killed %s: an increment was applied %d times", step, n)
 		}
 	}
-	if o.undoable() && (refunds > 1 || refunds > 0 && o.declines()) {
+	if o.undoable() && (refunds > 1 || refunds > 0 && (sum > 0 || o.declines())) {
 		m.t.Errorf("killed %s: the call was undone %d times", step, refunds)
 	}
 	if !o.parts() && sum != 0 && sum != len(effects) {
@@ -220,6 +220,10 @@ func (m *matrix) crash(die int) rig.CrashReport {
 		}
 	case told == "compensated":
 		m.t.Errorf("killed %s: undone although nothing was refused (%s)", step, applied)
+	case o.overdue():
+		if told == "delivered" && sum != len(effects) {
+			m.t.Errorf("killed %s, told delivered: not all was applied (%s)", step, applied)
+		}
 	case o.ordered() && (effects[0] < effects[1] || effects[0] < min(o.left(), 1)):
 		m.t.Errorf("killed %s: not in order, or the first is lost (%s)", step, applied)
 	case told == "delivered", told == "pending", o.byJob(), !o.parts() && r.Durable():

@@ -279,6 +279,9 @@ func (s *crashScenario) undoable() bool { return strings.HasSuffix(s.By, "an und
 // declines reports whether the service declines the call.
 func (s *crashScenario) declines() bool { return strings.HasSuffix(s.Name, "declined") }
 
+// overdue reports whether the job finds the group too old to be delivered.
+func (s *crashScenario) overdue() bool { return strings.HasSuffix(s.Name, "overdue") }
+
 // turns reports whether a part is refused, so that the group is undone.
 func (s *crashScenario) turns() bool { return strings.HasSuffix(s.Name, "refused") || s.declines() }
 
