@@ -94,7 +94,7 @@ func OtherPlace(place, found string) *ElsewhereError {
 func notUndoable(err error) *ElsewhereError {
 	return &ElsewhereError{
 		Kind: "scope", Why: "the service does not say that its calls can be undone: " + err.Error(), Err: err,
-		Remedy: "have it serve bedhttp.Scope below its base URL, and allow this account to undo (bedhttp's Config.Undo)",
+		Remedy: "look at the base URL and the credentials; have it serve bedhttp.Scope below that URL, and allow this account to undo (bedhttp's Config.Undo)",
 	}
 }
 
