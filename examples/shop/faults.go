@@ -140,7 +140,7 @@ type stage struct {
 	out     io.Writer
 	job     *asyncjob.Job
 	url     string
-	names   []string // of orders: each is id, name; the name is the key of the request
+	names   []string // pairs of an order's id and its name, the key of the request
 	failing atomic.Bool
 }
 
@@ -239,8 +239,8 @@ func (s *stage) killed(when string) error {
 	return errors.Join(s.tell(), s.deliver())
 }
 
-// tries runs the job where it can deliver nothing. Such a round is no try of an entry: however long
-// it lasts, no entry is parked.
+// tries runs the job while it cannot deliver. Such a round counts no try, so that no entry is parked,
+// however long the fault lasts.
 func (s *stage) tries() error {
 	for range 20 {
 		if _, err := s.job.RunOnce(s.ctx); err != nil {
@@ -373,8 +373,8 @@ func (b books) stock() map[string]int64 {
 	return left
 }
 
-// disagree compares the databases order by order: one that is not cancelled has its articles and is
-// paid, any other has and is neither, and one that is shipped has its bill.
+// disagree compares the databases order by order. A cancelled order has no reservation and no charge,
+// and any other has both. A shipped order has a bill.
 func (b books) disagree() error {
 	reserved, paid, billed, left := map[string]reservation{}, map[string]int64{}, map[string]bool{}, map[string]int64{}
 	for _, r := range b.Reservations {

@@ -1,6 +1,6 @@
 // Shop is a whole application to read, to run and to break: three services, each with a database of
-// its own. A customer orders by HTTP, under an Idempotency-Key. The orders service writes the order,
-// calls the stock service, which reserves, and the payments service, which charges: all of it
+// its own. A customer orders by HTTP, under an Idempotency-Key. The orders service writes the order.
+// The stock service reserves the articles, and the payments service charges the customer. All of that
 // happens, or it is compensated. An event announces a shipped order, and its consumer writes one bill.
 //
 //	go run -C examples ./shop                  # SQLite and a broker in memory: no server
@@ -10,7 +10,7 @@
 // BED_LOG_DSN and ORDERS_DSN of one MySQL or MariaDB server, STOCK_DSN, PAYMENTS_DSN of PostgreSQL,
 // and NATS_URL it runs on servers. With -service it is one of the three, as in compose.yaml.
 //
-// orders.go is the caller and services.go the called: read them first. api.go is the customers' HTTP,
+// orders.go calls the services of services.go: read the two first. api.go is the customers' HTTP,
 // open.go opens databases, broker and services, process.go starts processes. network.go, faults.go
 // and load.go break them.
 package main

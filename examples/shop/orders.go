@@ -43,9 +43,9 @@ const (
 	cents = 100
 )
 
-// place writes an order and calls the other services, each with what undoes it. If one of them
-// refuses, at once or later, all of it is compensated: what was reserved is released, what was charged
-// is refunded, and the order is cancelled. place stops after an error, and nothing is sent.
+// place writes an order and calls the other services. Each step has a compensation: release, refund,
+// and the cancellation of the order. They run if a service refuses, at once or later. place stops
+// after an error, and nothing is sent.
 func (x *orders) place(request context.Context, o *order) error {
 	ctx, soft, err := x.begin(request)
 	if err != nil {

@@ -74,7 +74,7 @@ const (
 	afterCommit  = "after COMMIT"
 )
 
-// start starts the process, which is to die at a moment, if any.
+// start starts the process. crash is the moment at which it kills itself; empty for never.
 func (p *process) start(ctx context.Context, crash string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -113,8 +113,8 @@ func (p *process) kill() error {
 	return nil
 }
 
-// dies kills the process, if that is wanted, when next has handled a request and nothing of its
-// response has been sent.
+// dies kills the process after next has handled a request, if that is wanted. net/http has not sent
+// the response yet.
 func dies(wanted bool, next http.Handler) http.Handler {
 	if !wanted {
 		return next
