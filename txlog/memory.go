@@ -377,7 +377,7 @@ func (m *Memory) Compensate(ctx context.Context, id string, lease time.Duration,
 		case k.Compensating() && leasedAt(k, now):
 			return nil, fmt.Errorf("%w: %s", ErrLeased, id)
 		case !k.Compensating():
-			k.Start(cause)
+			k.Start(cause, func(id string) bool { return m.units[id] != nil })
 		}
 		for _, unit := range k.Undo.Units() {
 			m.drop(unit)

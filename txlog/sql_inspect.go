@@ -454,7 +454,10 @@ func (s sqlLog) CompensateAlso(ctx context.Context, id string, lease time.Durati
 			made = again && dberr.Of(err).Duplicate()
 		}
 		if err == nil && !k.Compensating() {
-			k.Start(cause)
+			if found, err = unitsOf(ctx, q, lockUnits, k.Undo.Units()); err != nil {
+				return made, nil, err
+			}
+			k.Start(cause, func(id string) bool { return slices.ContainsFunc(found, func(u *Unit) bool { return u.ID == id }) })
 			err = s.noteDiscarded(ctx, q, append(k.Undo.Units(), k.ID))
 		}
 		if err != nil {

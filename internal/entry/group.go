@@ -33,14 +33,14 @@ type Part struct {
 	Session    string `json:"session,omitempty"`
 	Account    string `json:"account,omitempty"`
 	Place      string `json:"receipts,omitempty"`
-	// Applied means that the forward unit is known to be applied. The log does not keep it.
-	Applied bool `json:"-"`
+	// Applied means that the forward unit is known to be applied. Start sets it.
+	Applied bool `json:"applied,omitempty"`
 }
 
 const (
 	// maxUndo is the maximum size of the parts in bytes, maxCause of the cause: the column
-	// settings holds 64 KiB, and JSON may turn one byte into six.
-	maxUndo  = 48 << 10
+	// settings holds 64 KiB, JSON may turn one byte into six, and Start marks parts.
+	maxUndo  = 40 << 10
 	maxCause = 2 << 10
 )
 
@@ -131,8 +131,13 @@ func (w *Undo) clone() *Undo {
 	return &Undo{Parts: slices.Clone(w.Parts), Cause: w.Cause}
 }
 
-// Start starts the compensation k.
-func (k *Unit) Start(cause string) {
+// Start starts the compensation k. left reports whether a forward unit is still in the log. One that
+// had a place and is gone was delivered.
+func (k *Unit) Start(cause string, left func(unit string) bool) {
+	for i := range k.Undo.Parts {
+		p := &k.Undo.Parts[i]
+		p.Applied = p.Place != "" && !left(p.Unit)
+	}
 	k.Undo.Cause = CutText(cause, maxCause)
 	k.Receipt, k.LastError = k.ID, k.Undo.Cause
 	k.DataSource = k.Undo.Parts[k.Undo.Order()[0]].DataSource

@@ -3,7 +3,6 @@ package group
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -181,14 +180,6 @@ func (c Claimed) compensate(cause, said string) (r claim.Result, started bool) {
 
 // undo undoes the parts of a group on this data source, then moves the rest to its next one.
 func (c Claimed) undo() claim.Result {
-	states, ok := c.States(c.Undo.Units()...)
-	if !ok {
-		return c.PushBack(entry.Verdict{InDoubt: c.InDoubt, After: claim.Shortly})
-	}
-	for i, p := range c.Undo.Parts {
-		at, _ := slices.BinarySearch(c.Undo.Units(), p.Unit)
-		c.Undo.Parts[i].Applied = states[at] == entry.StateDelivered
-	}
 	last, here := attempt.Outcome{}, false
 	for _, n := range c.Undo.Order() {
 		part := c.Part(n)

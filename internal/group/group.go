@@ -187,7 +187,7 @@ func (g *Group) compensate(ctx context.Context, cause error) error {
 		cause = errors.New(k.Undo.Cause)
 	}
 	for i, p := range k.Undo.Parts {
-		k.Undo.Parts[i].Applied = slices.ContainsFunc(g.Parts, appliedIn(p))
+		k.Undo.Parts[i].Applied = p.Applied || slices.ContainsFunc(g.Parts, appliedIn(p))
 	}
 	w := d.Resume(k)
 	defer w.Lease().Release()

@@ -291,6 +291,49 @@ func TestForgottenCallIsForAnOperator(t *testing.T) {
 	})
 }
 
+// Which calls are applied, a job that compensates a group knows from the log.
+func TestCallForgottenUnderTheJobIsForAnOperator(t *testing.T) {
+	t.Parallel()
+	eachWorld(t, func(t *testing.T, w *world) {
+		passes := func(queries string) {
+			w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+				if !strings.Contains(queries, r.URL.RawQuery) {
+					return nil, errCut
+				}
+				return send(r)
+			})
+		}
+		ctx, soft, err := bedsql.Begin(t.Context(), bedsql.Staged())
+		w.must(err)
+		undo := soft.Compensation(ctx)
+		for _, c := range [][2]string{{"a", "charge"}, {"b", "decline"}} {
+			_, err := w.service.Send(ctx, post("/charges?"+c[0], c[1]))
+			w.must(err)
+			_, err = w.service.Send(undo, post("/refunds?undo-"+c[0], ""))
+			w.must(err)
+		}
+		passes("")
+		if err := soft.End(t.Context()); !errors.Is(err, bedsql.ErrPending) {
+			t.Errorf("End: %v", err)
+		}
+		passes("a")
+		rig.Eventually(t, "the job delivers the first call", func() bool { w.round(); return w.payments.ran("/charges") > 0 })
+		passes("b")
+		rig.Eventually(t, "the service declines the second call", func() bool { w.round(); return w.payments.ran("/charges") > 1 })
+		rowsOf(t, w.payments.Bare, "DELETE FROM bed_receipt WHERE id LIKE 'key-%'")
+		w.net.faults(nil)
+		rig.Eventually(t, "the group is compensated as far as it can be", func() bool {
+			w.round()
+			all := w.Logs()
+			return len(all) == 0 || all[0].HalfCompensated()
+		})
+		if u := w.WantOneLog(); !strings.Contains(u.LastError, "409") {
+			t.Errorf("the entry: %s", u.LastError)
+		}
+		w.wants(100, 2, 0) // the declined handler had written
+	})
+}
+
 // The undo goes to the keys of the charge or nowhere.
 func TestUndoInAnotherScopeWaits(t *testing.T) {
 	t.Parallel()
