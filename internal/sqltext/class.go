@@ -1,7 +1,5 @@
 package sqltext
 
-import "strings"
-
 // Flavor is the SQL dialect of a database: its comments, quotes and keywords.
 type Flavor uint8
 
@@ -17,31 +15,9 @@ const (
 	Calls
 )
 
-// Publish begins the text of a message, Call that of a call.
-const (
-	Publish = "PUBLISH "
-	Call    = "CALL "
-)
-
 // IsSQL reports whether the texts of f are SQL. A data source of another flavor has neither local
 // transactions nor receipts, and each of its writes is a unit of its own.
 func (f Flavor) IsSQL() bool { return f < Messages }
-
-// write reports whether text is a write of f, which is no SQL.
-func (f Flavor) write(text string) bool {
-	name, ok := strings.CutPrefix(text, [...]string{Messages: Publish, Calls: Call}[f])
-	return ok && name != ""
-}
-
-// PublishKey is the name of the parameter for a message's order key, CallKey for a call's idempotency
-// key. CallRequest marks a key that names a request of the application, CallScoped a service that
-// recognizes keys.
-const (
-	PublishKey  = "key"
-	CallKey     = "key"
-	CallRequest = "request"
-	CallScoped  = "scoped"
-)
 
 // String returns the database's name in configurations.
 func (f Flavor) String() string {
