@@ -54,7 +54,7 @@ func TestCallIsLoggedBeforeItIsSent(t *testing.T) {
 	}
 }
 
-// slow is a log that removes nothing before it is told to.
+// slow is a log whose removals wait.
 type slow struct {
 	txlog.Storage
 	removes <-chan struct{}
@@ -160,7 +160,7 @@ func TestRefusalAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// What only an operator can mend refuses no call, and costs no try.
+// A fault for an operator refuses no call, and costs no try.
 func TestCallsWaitForAnOperator(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -197,7 +197,7 @@ func TestCallsWaitForAnOperator(t *testing.T) {
 			}
 			p.answers(nil)
 			if r := round(t, storage, p); r.Delivered != 1 {
-				t.Errorf("when it is mended: %+v", r)
+				t.Errorf("when it is fixed: %+v", r)
 			}
 		})
 	}

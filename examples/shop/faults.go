@@ -216,7 +216,7 @@ func (s *stage) broken(name string, f fate, run func() error) error {
 	err := run()
 	s.network.becomes(name, well)
 	err = errors.Join(err, s.tell())
-	fmt.Fprintln(s.out, "  the network is mended")
+	fmt.Fprintln(s.out, "  the network works again")
 	return errors.Join(err, s.deliver())
 }
 

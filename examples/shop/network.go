@@ -66,7 +66,7 @@ func (n *network) leads(name, address string) {
 	n.at[name] = address
 }
 
-// becomes breaks or mends the network to a service. A cut closes its connections.
+// becomes breaks or repairs the network to a service. A cut closes its connections.
 func (n *network) becomes(name string, f fate) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

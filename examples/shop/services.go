@@ -110,7 +110,7 @@ func changes[T any](db *gorm.DB, change func(tx *gorm.DB, to *T) error) http.Han
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var to T
 		if err := json.NewDecoder(r.Body).Decode(&to); err != nil {
-			http.Error(w, "the body is no JSON of this request", http.StatusBadRequest)
+			http.Error(w, "the body is not the JSON of this request", http.StatusBadRequest)
 			return
 		}
 		ctx := bedsql.RequireRows(r.Context(), 1)

@@ -46,7 +46,7 @@ func check(a *access.Access) error {
 		_, filed := a.HeaderFiles[name]
 		switch {
 		case !service.Configurable(name):
-			return fmt.Errorf("its headers have %q, which belongs to the connection or to bed, or is no name", name)
+			return fmt.Errorf("its headers have %q, which is malformed or belongs to the connection or to bed", name)
 		case twice && filed:
 			return fmt.Errorf("headers and headerFiles both have %s: remove one of the two", name)
 		case name == "Authorization" && a.HasPassword():

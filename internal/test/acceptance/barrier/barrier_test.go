@@ -214,7 +214,7 @@ func TestFailedUndoIsTriedAgain(t *testing.T) {
 	})
 }
 
-// What only an operator can mend leaves the group half undone, without a try, until it is mended.
+// A fault for an operator leaves the group half undone until it is fixed. No try counts.
 func TestUndoWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
