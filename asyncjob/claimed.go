@@ -355,7 +355,12 @@ func (u *claimed) Remove(gone error) bool {
 // proves its delivery.
 func (u *claimed) block(cause error) claim.Result {
 	said, ok := u.drain.src.needsOperator(cause)
-	if !ok {
+	var shown interface{ Shown() string }
+	switch {
+	case ok:
+	case errors.As(cause, &shown):
+		said = shown.Shown()
+	default:
 		said = cause.Error()
 	}
 	u.drain.block(u.Logger(), cause, said)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/call"
@@ -494,6 +496,31 @@ func (t token) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer very-secret")
 	return t.RoundTripper.RoundTrip(r)
+}
+
+// The words of a service may hold values of the call.
+func TestWordsOfTheServiceReachNoLogLine(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{401, 402, 500} {
+		p, storage := newPeer(t), txlog.NewMemory()
+		logger, hook := logtest.NewNullLogger()
+		s := newService(t, p, bedsql.Config{Storage: storage, Logger: logger, NoSyncRetry: true})
+		p.answers(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, `{"title": "card 4242"}`)
+		})
+		_, err := s.Send(t.Context(), post(t, "/charges", "4242"))
+		if !strings.Contains(err.Error(), "card 4242") {
+			t.Errorf("the caller is not told: %v", err)
+		}
+		round(t, storage, p, func(c *asyncjob.Config) { c.Logger, c.MaxDeliveryTryTimes = logger, 1 })
+		for _, e := range hook.AllEntries() {
+			if text, err := e.String(); err != nil || strings.Contains(text, "4242") {
+				t.Errorf("%d: %s, %v", code, text, err)
+			}
+		}
+	}
 }
 
 func TestCredentialsAreSentAndNeverLogged(t *testing.T) {

@@ -43,13 +43,15 @@ type StatusError struct {
 
 // Error names the status and the title of a problem, and no part of the request.
 func (e *StatusError) Error() string {
-	text := fmt.Sprintf("bed: the service answered %d", e.Status)
-	if name := http.StatusText(e.Status); name != "" {
-		text += " " + name
-	}
+	said := ""
 	if p := e.problem(); p.Title != "" {
-		text += " (" + strings.Map(printable, cut(p.Title, 200)) + ")"
+		said = " (" + strings.Map(printable, cut(p.Title, 200)) + ")"
 	}
+	return "bed: the service answered " + e.text(said)
+}
+
+func (e *StatusError) text(said string) string {
+	text := strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))) + said
 	if e.why != "" {
 		text += ": " + e.why
 	}
@@ -74,8 +76,8 @@ func (e *StatusError) Advice() dialect.Advice { return e.advice }
 // Unwrap returns bed's own error for the answer, if any.
 func (e *StatusError) Unwrap() error { return e.cause }
 
-// Shown returns the text for a log line.
-func (e *StatusError) Shown() string { return fmt.Sprintf("status %d", e.Status) }
+// Shown returns the text for a log line, without the service's own words.
+func (e *StatusError) Shown() string { return "the service answered " + e.text("") }
 
 type problem struct{ Type, Title string }
 
