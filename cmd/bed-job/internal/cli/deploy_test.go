@@ -26,7 +26,7 @@ func TestTheExamplesConfigurationsAreValid(t *testing.T) {
 	lookup := env(map[string]string{
 		"BED_LOG_DSN": "bed:x@tcp(mariadb:3306)/bed", "ORDERS_DSN": "bed:x@tcp(mariadb:3306)/orders?parseTime=true",
 		"LEDGER_DSN": "postgres://bed:x@postgres:5432/ledger?sslmode=disable",
-		"STOCK_DSN":  "bed:x@tcp(mariadb:3306)/stock", "NATS_URL": "nats://nats:4222",
+		"SHOP_TOKEN": "x", "STOCK_DSN": "bed:x@tcp(mariadb:3306)/stock", "NATS_URL": "nats://nats:4222",
 		"ANN_HASH": "$2y$05$BbEyZWTmhmVYzY5pbLqlqO7q5h4Y5Nn2Bz0bfsvbcSkHBwYxR8Kqe", "PROMETHEUS_TOKEN_SHA256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 	})
 	for name, src := range map[string]string{"compose": string(compose), "kubernetes": configMap.Data["bed-job.yaml"]} {

@@ -166,8 +166,8 @@ func newRotating(t *testing.T, db testdb.DB, admin string, exec func(string) err
 const rotations = 10
 
 // The passwords of a target and of the log change under load, the old ones are refused at once, and
-// application and job learn the new ones late. Each accepted write arrives once, and no entry is
-// parked, although a single try would park it.
+// application and job learn the new ones late. Each accepted write arrives once, no entry is parked,
+// and a refused log-in counts no try. (A delivery whose session is ended with the old password does.)
 func TestRotationUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, on := range rotatingServers {
@@ -214,7 +214,7 @@ func rotate(t *testing.T, account func() *rotating) {
 	write(t, config, fmt.Sprintf(`targetDataSource:
   orders: {driver: %[1]s, dsn: %[2]q, passwordCommand: [cat, %[3]q], passwordTTLMillis: 100}
 transactionLogDataSource: {driver: %[1]s, dsn: %[4]q, passwordFile: %[5]q}
-jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 100, retryDelayMaxMillis: 200, maxDeliveryTryTimes: 1, concurrency: 2}
+jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 100, retryDelayMaxMillis: 200, maxDeliveryTryTimes: 4, concurrency: 2}
 `, target.db.Driver, target.db.DSN, target.file, log.db.DSN, log.file))
 	ctx, cancel := context.WithCancel(t.Context())
 	var out bytes.Buffer // read when the job has ended
@@ -293,6 +293,12 @@ jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis:
 		wait("left to the job while the target refuses the old password", &pending)
 		if outcome := write(open()); outcome != bedsql.OutcomeAccepted {
 			t.Errorf("the first write of a process that has the old password: %v", outcome)
+		}
+		left, _ := storage.List(t.Context(), txlog.Filter{})
+		for _, u := range left {
+			if u.Tries > 0 && (strings.Contains(u.LastError, "authentication failed") || strings.Contains(u.LastError, "Access denied")) {
+				t.Errorf("a refused log-in counts as a try: %s", u.LastError)
+			}
 		}
 		publish()
 		wait("delivered with the new password of the target", &delivered)
