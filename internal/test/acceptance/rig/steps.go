@@ -108,8 +108,8 @@ type crashConn struct {
 	driver.Conn
 	c    *CrashConnector
 	dead bool
-	// inTx means that what it does is durable only with its COMMIT.
-	inTx bool
+	// inTx means that what it does is durable only with its COMMIT; adds, that it has added an entry.
+	inTx, adds bool
 	// erases reports an open transaction that erases receipts.
 	erases bool
 	// open are its statements.
@@ -133,8 +133,14 @@ func (c *crashConn) inside(conn driver.Conn) driver.Conn {
 // around makes a step before and after a call.
 func around[T any](c *crashConn, what string, call func() (T, error)) (T, error) {
 	name := c.c.Where + " " + what
-	if c.inTx && c.c.Where == "log" && what != "COMMIT" {
-		name = "log in a transaction " + what
+	if c.inTx && c.c.Where == "log" {
+		c.adds = c.adds || strings.HasPrefix(what, "INSERT INTO transaction_log")
+		switch {
+		case what != "COMMIT":
+			name = "log in a transaction " + what
+		case c.adds: // others remove entries
+			name = "log COMMIT of an entry"
+		}
 	}
 	if c.dead {
 		var none T
@@ -238,7 +244,7 @@ func (c *crashConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 	if err != nil {
 		return nil, err
 	}
-	c.inTx = true
+	c.inTx, c.adds = true, false
 	return &crashTx{Tx: tx, c: c}, nil
 }
 
@@ -404,11 +410,11 @@ func (s *Steps) report() {
 // Durable reports whether the program had written its entry, and attempted
 // whether it had begun to.
 func (r *CrashReport) Durable() bool {
-	return r.made("after log INSERT INTO transaction_log") || r.made("after log COMMIT") || r.made("after home COMMIT") || r.made("after home receipt and COMMIT in one")
+	return r.made("after log INSERT INTO transaction_log") || r.made("after log COMMIT of an entry") || r.made("after home COMMIT") || r.made("after home receipt and COMMIT in one")
 }
 
 func (r *CrashReport) Attempted() bool {
-	return r.made("before log INSERT INTO transaction_log") || r.made("before log COMMIT") || r.made("before home COMMIT") || r.made("before home receipt and COMMIT in one")
+	return r.made("before log INSERT INTO transaction_log") || r.made("before log COMMIT of an entry") || r.made("before home COMMIT") || r.made("before home receipt and COMMIT in one")
 }
 
 func (r *CrashReport) made(prefix string) bool {
