@@ -71,7 +71,7 @@ func TestLateCallIsNeverApplied(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
 		held := make(chan *http.Request, 10)
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		w.net.faults(func(r *http.Request, send send) (*http.Response, error) {
 			if r.URL.Path != "/charges" {
 				return send(r)
 			}
@@ -106,7 +106,7 @@ func TestUndoWaitsForTheCallInFlight(t *testing.T) {
 			}
 			handle(rw, r)
 		})
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		w.net.faults(func(r *http.Request, send send) (*http.Response, error) {
 			if r.URL.Path != "/charges" {
 				return send(r)
 			}
@@ -140,7 +140,7 @@ func TestCallsAreUndoneOneByOne(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
 		var undone []string
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		w.net.faults(func(r *http.Request, send send) (*http.Response, error) {
 			res, err := send(r)
 			if err == nil && r.URL.Path == "/refunds" {
 				undone = append(undone, r.URL.RawQuery+" "+res.Header.Get("Idempotency-Undone"))
@@ -218,14 +218,7 @@ func TestFailedUndoIsTriedAgain(t *testing.T) {
 func TestUndoWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-			if r.URL.Path == "/refunds" {
-				r = r.Clone(r.Context())
-				r.URL.Path = "/nowhere/else" // a gateway that lets nobody in
-				return &http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody, Header: http.Header{}}, nil
-			}
-			return send(r)
-		})
+		w.net.faults(turnsAway("/refunds"))
 		err := w.begin(never, "charge").End(t.Context())
 		if bedsql.OutcomeOf(err) != bedsql.OutcomeCompensated {
 			t.Errorf("End: %v", err)
@@ -248,12 +241,7 @@ func TestUndoWaitsForAnOperator(t *testing.T) {
 func TestExpiredTokenCompensatesNothing(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-			if r.URL.Path == "/charges" {
-				return &http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody, Header: http.Header{}}, nil
-			}
-			return send(r)
-		})
+		w.net.faults(turnsAway("/charges"))
 		if err := w.begin(takes, "charge").End(t.Context()); !errors.Is(err, bedsql.ErrPending) {
 			t.Errorf("End: %v", err)
 		}
@@ -272,7 +260,7 @@ func TestForgottenCallIsForAnOperator(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
 		refund := make(chan bool, 1)
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		w.net.faults(func(r *http.Request, send send) (*http.Response, error) {
 			if r.URL.Path == "/refunds" && len(refund) == 0 {
 				refund <- true
 				rowsOf(t, w.payments.Bare, "DELETE FROM bed_receipt WHERE id LIKE 'key-%'")
@@ -296,7 +284,7 @@ func TestCallForgottenUnderTheJobIsForAnOperator(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
 		passes := func(queries string) {
-			w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+			w.net.faults(func(r *http.Request, send send) (*http.Response, error) {
 				if !strings.Contains(queries, r.URL.RawQuery) {
 					return nil, errCut
 				}
@@ -338,17 +326,8 @@ func TestCallForgottenUnderTheJobIsForAnOperator(t *testing.T) {
 func TestUndoInAnotherScopeWaits(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
-		other := rig.New(t, rig.FreshLike(t, w.DB))
-		other.Account(0)
-		elsewhere := newPayments(t, other)
-		astray := func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-			if r.URL.Path == "/refunds" {
-				r = r.Clone(r.Context())
-				r.URL.Host = strings.TrimPrefix(elsewhere.url, "http://")
-			}
-			return send(r)
-		}
-		w.net.faults(astray)
+		elsewhere := w.elsewhere()
+		w.net.faults(leads("/refunds", elsewhere))
 		err := w.begin(never, "charge").End(t.Context())
 		if bedsql.OutcomeOf(err) != bedsql.OutcomeCompensated {
 			t.Errorf("End: %v", err)
@@ -372,16 +351,8 @@ func TestUndoInAnotherScopeWaits(t *testing.T) {
 func TestCallInAnotherScopeWaits(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
-		other := rig.New(t, rig.FreshLike(t, w.DB))
-		other.Account(0)
-		elsewhere := newPayments(t, other)
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-			if r.URL.Path == "/charges" {
-				r = r.Clone(r.Context())
-				r.URL.Host = strings.TrimPrefix(elsewhere.url, "http://")
-			}
-			return send(r)
-		})
+		elsewhere := w.elsewhere()
+		w.net.faults(leads("/charges", elsewhere))
 		if err := w.begin(takes, "charge").End(t.Context()); !errors.Is(err, bedsql.ErrPending) {
 			t.Errorf("End: %v", err)
 		}
@@ -413,7 +384,7 @@ func TestServiceThatCannotUndoIsRefused(t *testing.T) {
 			}
 		}
 		refused("nobody may")
-		w.net.faults(func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		w.net.faults(func(r *http.Request, send send) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Header: http.Header{}}, nil
 		})
 		refused("an older one")
@@ -437,7 +408,7 @@ func TestServiceThatCannotUndoIsRefused(t *testing.T) {
 func TestOverdueGroupIsCompensated(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, func(t *testing.T, w *world) {
-		w.net.faults(func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		w.net.faults(func(*http.Request, send) (*http.Response, error) {
 			return nil, errCut
 		})
 		ctx, soft, err := bedsql.Begin(t.Context(), bedsql.Staged(), bedsql.CompensateAfter(time.Millisecond))

@@ -113,9 +113,14 @@ func newPayments(t testing.TB, r *rig.Rig, change ...func(*bedhttp.Config)) *pay
 // network is the caller's transport. Its faults are scripted.
 type network struct {
 	mu    sync.Mutex
-	fault func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error)
-	token string
+	fault fault
 }
+
+// send sends a request, and fault does so or something else.
+type (
+	send  = func(*http.Request) (*http.Response, error)
+	fault = func(*http.Request, send) (*http.Response, error)
+)
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.mu.Lock()
@@ -127,7 +132,7 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func (n *network) faults(f func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error)) {
+func (n *network) faults(f fault) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fault = f
@@ -136,8 +141,8 @@ func (n *network) faults(f func(r *http.Request, send func(*http.Request) (*http
 var errCut = errors.New("the network is cut")
 
 // loses loses the answers to requests of a path: they are sent.
-func loses(path string) func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-	return func(r *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+func loses(path string) fault {
+	return func(r *http.Request, send send) (*http.Response, error) {
 		res, err := send(r)
 		if err == nil && r.URL.Path == path {
 			_ = res.Body.Close()
@@ -145,6 +150,35 @@ func loses(path string) func(*http.Request, func(*http.Request) (*http.Response,
 		}
 		return res, err
 	}
+}
+
+// leads leads requests of a path to another service.
+func leads(path string, to *payments) fault {
+	return func(r *http.Request, send send) (*http.Response, error) {
+		if r.URL.Path == path {
+			r = r.Clone(r.Context())
+			r.URL.Host = strings.TrimPrefix(to.url, "http://")
+		}
+		return send(r)
+	}
+}
+
+// turnsAway answers requests of a path 401, as a gateway does.
+func turnsAway(path string) fault {
+	return func(r *http.Request, send send) (*http.Response, error) {
+		if r.URL.Path == path {
+			return &http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody, Header: http.Header{}}, nil
+		}
+		return send(r)
+	}
+}
+
+// elsewhere is the same service on another database.
+func (w *world) elsewhere() *payments {
+	w.T.Helper()
+	other := rig.New(w.T, rig.FreshLike(w.T, w.DB))
+	other.Account(0)
+	return newPayments(w.T, other)
 }
 
 func newWorld(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) *world {

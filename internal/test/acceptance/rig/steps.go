@@ -108,7 +108,7 @@ type crashConn struct {
 	driver.Conn
 	c    *CrashConnector
 	dead bool
-	// inTx means that what it does is durable only with its COMMIT; adds, that it has added an entry.
+	// inTx is set in a local transaction, and adds once that has added an entry.
 	inTx, adds bool
 	// erases reports an open transaction that erases receipts.
 	erases bool
