@@ -71,9 +71,9 @@ func (s *scope) message(_ *connector, call *dialect.Call) error {
 	return nil
 }
 
-// call gives a call the key by which the service recognizes its attempts: the entry's own, or for a
-// request under a key that one, so that the request sent again makes the same calls. Of the calls of
-// a staged soft transaction each has a part of the key.
+// call gives a call its key, the same for all attempts. It comes from the entry, or from the key of the
+// request: the request sent again makes the same calls. Each call of a staged soft transaction has a
+// part of that key.
 func (s *scope) call(c *connector, call *dialect.Call) (err error) {
 	key, of := s.key, s.id
 	if key == nil && s.soft != nil {

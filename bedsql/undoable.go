@@ -65,7 +65,7 @@ func (c *Conn) holds(ctx context.Context, entries []string) (bool, error) {
 	return len(missing) < len(entries), err
 }
 
-// home identifies the receipts of c, whose table has that identity.
+// home identifies the receipts of c in a table with this identity.
 func (c *connector) home(identity string) string {
 	place := ""
 	if known := c.target.Known(false); known != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
+	"github.com/bedsql/bed/internal/httpkey"
 )
 
 // Config configures New.
@@ -159,7 +160,7 @@ func configure(cfg Config) (*middleware, error) {
 
 // neverKept are secret headers, and headers that the server makes itself.
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
-	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader, undoneHeader, scopeHeader, keptHeader}
+	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", httpkey.Replayed, httpkey.Undone, httpkey.Scope, httpkey.Kept}
 
 // retentionOf asks db how long it keeps keys.
 func retentionOf(db *sql.DB) (time.Duration, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/httpkey"
 	"github.com/bedsql/bed/internal/jitter"
 )
 
@@ -170,7 +171,7 @@ func (x *exchange) lead(wait context.Context) {
 	}()
 	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
 	rec := &recorder{limit: x.MaxResponse, under: x.w, header: x.w.Header().Clone()}
-	rec.header.Del(scopeHeader)
+	rec.header.Del(httpkey.Scope)
 	rec.header.Del(encoding) // a compressor's in front, which compresses what is sent here
 	asked := &request{m: x.middleware, tx: t.Tx, key: x.given}
 	q := x.request(t, asked)
@@ -195,7 +196,7 @@ func (x *exchange) lead(wait context.Context) {
 		x.send(status, header, body)
 	default:
 		if x.undo != nil {
-			header.Set(undoneHeader, undoneDone)
+			header.Set(httpkey.Undone, httpkey.Done)
 		}
 		x.commit(t, keep(status, header, x.headers, body), header)
 	}
@@ -269,9 +270,9 @@ func (x *exchange) send(status int, header http.Header, body []byte) {
 	h := x.w.Header()
 	maps.DeleteFunc(h, func(name string, _ []string) bool { return name != encoding })
 	maps.Copy(h, header)
-	h.Set(scopeHeader, x.scope)
+	h.Set(httpkey.Scope, x.scope)
 	if x.stored {
-		h.Set(keptHeader, "?1")
+		h.Set(httpkey.Kept, httpkey.Yes)
 	}
 	send(x.w, status, body)
 }

@@ -15,13 +15,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/bedsql/bed/internal/httpkey"
 )
 
-const (
-	keyHeader      = "Idempotency-Key"
-	replayedHeader = "Idempotent-Replayed"
-	maxKey         = 255
-)
+const maxKey = 255
 
 // quoted is a String of RFC 8941 (Structured Field Values), with parameters. The draft defines no
 // parameters, and the RFC says to ignore unknown ones. plain is a key without quotes. It excludes
@@ -34,7 +32,7 @@ var (
 
 // keyOf reads the key of a request. given means that there is a key header, however malformed. The
 // error is for the client.
-func keyOf(h http.Header) (key string, given bool, err error) { return keyIn(h, keyHeader) }
+func keyOf(h http.Header) (key string, given bool, err error) { return keyIn(h, httpkey.Key) }
 
 // keyIn reads a key from the header name.
 func keyIn(h http.Header, name string) (key string, given bool, err error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/httpkey"
 )
 
 // problem is an answer of the middleware's own, as application/problem+json (RFC 9457).
@@ -20,38 +21,35 @@ type problem struct {
 	retry bool // sending it again later may help
 }
 
-// types is the address of the explanations of problem types.
-const types = "https://github.com/bedsql/bed/blob/main/docs/http.md#"
-
 var (
-	missing     = problem{Type: "missing-key", Title: "Idempotency-Key is missing", Status: http.StatusBadRequest, Detail: "This request must carry an Idempotency-Key header."}
-	malformed   = problem{Type: "malformed-key", Title: "Idempotency-Key is malformed", Status: http.StatusBadRequest}
-	noClient    = problem{Type: "unknown-client", Title: "The client is unknown", Status: http.StatusForbidden, Detail: "It is not known whose Idempotency-Key this is."}
-	bodyBroken  = problem{Type: "unreadable-body", Title: "The request's body cannot be read", Status: http.StatusBadRequest, Detail: "The body ended early or is malformed. This attempt changed nothing."}
+	missing     = problem{Type: httpkey.MissingKey, Title: "Idempotency-Key is missing", Status: http.StatusBadRequest, Detail: "This request must carry an Idempotency-Key header."}
+	malformed   = problem{Type: httpkey.MalformedKey, Title: "Idempotency-Key is malformed", Status: http.StatusBadRequest}
+	noClient    = problem{Type: httpkey.UnknownClient, Title: "The client is unknown", Status: http.StatusForbidden, Detail: "It is not known whose Idempotency-Key this is."}
+	bodyBroken  = problem{Type: httpkey.UnreadableBody, Title: "The request's body cannot be read", Status: http.StatusBadRequest, Detail: "The body ended early or is malformed. This attempt changed nothing."}
 	bodyLarge   = problem{Type: "body-too-large", Title: "The request's body is too large", Status: http.StatusRequestEntityTooLarge, Detail: "A request with an Idempotency-Key must have a smaller body. This attempt changed nothing."}
-	outstanding = problem{Type: "outstanding", Title: "The request is still being handled", Status: http.StatusConflict, retry: true,
+	outstanding = problem{Type: httpkey.Outstanding, Title: "The request is still being handled", Status: http.StatusConflict, retry: true,
 		Detail: "A request with this Idempotency-Key has not ended yet, or its database is busy. Send it again later."}
-	unknown = problem{Type: "outcome-unknown", Title: "It is not known yet whether the request was applied", Status: http.StatusServiceUnavailable, retry: true,
+	unknown = problem{Type: httpkey.OutcomeUnknown, Title: "It is not known yet whether the request was applied", Status: http.StatusServiceUnavailable, retry: true,
 		Detail: "The database did not say whether it applied the request. Send it again with the same Idempotency-Key: if it was applied, you get its response; if not, it is applied then."}
-	crowded = problem{Type: "too-many-requests", Title: "Too many requests of this client are being handled", Status: http.StatusServiceUnavailable, retry: true,
+	crowded = problem{Type: httpkey.TooManyRequests, Title: "Too many requests of this client are being handled", Status: http.StatusServiceUnavailable, retry: true,
 		Detail: "This attempt changed nothing; an earlier one may have. Send it again later with the same Idempotency-Key."}
 	exhausted = problem{Type: "too-many-keys", Title: "This client has sent too many new keys", Status: http.StatusTooManyRequests, retry: true,
 		Detail: "This attempt changed nothing. Keys that were used before are still answered. Send it again later with the same Idempotency-Key."}
-	reused = problem{Type: "key-reused", Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
+	reused = problem{Type: httpkey.KeyReused, Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
 		Detail: "The method, path, query, content type or body differs from the first request with this Idempotency-Key. Use a new key."}
 	refused = problem{Type: "refused", Title: "The database refused the request", Status: http.StatusConflict, Detail: "This attempt changed nothing in the service's own database, and sending it again as it is does not help."}
-	retry   = problem{Type: "try-again", Title: "The request could not be handled now", Status: http.StatusServiceUnavailable, retry: true,
+	retry   = problem{Type: httpkey.TryAgain, Title: "The request could not be handled now", Status: http.StatusServiceUnavailable, retry: true,
 		Detail: "This attempt changed nothing in the service's own database; an earlier one may have. Send it again later with the same Idempotency-Key."}
-	unreadable = problem{Type: "response-lost", Title: "The response cannot be read", Status: http.StatusInternalServerError, Detail: "The request was applied; its response is lost."}
+	unreadable = problem{Type: httpkey.ResponseLost, Title: "The response cannot be read", Status: http.StatusInternalServerError, Detail: "The request was applied; its response is lost."}
 	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "This attempt changed nothing in the service's own database."}
-	undone     = problem{Type: "undone", Title: "The request was undone, or never will be applied", Status: http.StatusConflict,
+	undone     = problem{Type: httpkey.WasUndone, Title: "The request was undone, or never will be applied", Status: http.StatusConflict,
 		Detail: "Another request has undone this Idempotency-Key. This attempt changed nothing, and no later one will."}
 	otherScope = problem{Type: "other-scope", Title: "Other keys answer here", Status: http.StatusMisdirectedRequest,
 		Detail: "The Idempotency-Scope differs from the one here: the request, or the one to undo, is for another client, service or database. This attempt changed nothing."}
 	forgotten = problem{Type: "forgotten", Title: "It is not known here whether there is anything to undo", Status: http.StatusConflict,
 		Detail: "What is known here of the request to undo does not decide whether it was applied: it is too old, or its response is not here. This attempt changed nothing. An operator has to look."}
 	malformedUndo   = problem{Type: "malformed-undo", Title: "The undo is malformed", Status: http.StatusBadRequest}
-	undoUnsupported = problem{Type: "undo-unsupported", Title: "Requests cannot be undone here", Status: http.StatusBadRequest,
+	undoUnsupported = problem{Type: httpkey.UndoUnsupported, Title: "Requests cannot be undone here", Status: http.StatusBadRequest,
 		Detail: "The request carries headers of an undo (Idempotency-Undoes), and this service undoes no requests by them. This attempt changed nothing."}
 	undoForbidden = problem{Type: "undo-forbidden", Title: "This client may not undo requests", Status: http.StatusForbidden, Detail: "This attempt changed nothing."}
 	noEntry       = problem{Type: "unknown-entry", Title: "There is no such entry", Status: http.StatusNotFound, Detail: "The last segment of the path is not the id of an entry."}
@@ -69,7 +67,7 @@ func (m *middleware) answer(w http.ResponseWriter, r *http.Request, p problem, c
 }
 
 func (p problem) send(w http.ResponseWriter) {
-	p.Type = types + p.Type
+	p.Type = httpkey.Types + p.Type
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if p.Status >= 300 {

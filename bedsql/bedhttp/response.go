@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/bedsql/bed/internal/httpkey"
 )
 
 // response is a response as it is kept.
@@ -28,7 +30,7 @@ type headerLine struct {
 // keep makes the stored form of a response, with the named headers.
 func keep(status int, h http.Header, names []string, body []byte) *response {
 	r := &response{Status: status, Body: body}
-	for _, name := range append([]string{"Content-Length", undoneHeader}, names...) {
+	for _, name := range append([]string{"Content-Length", httpkey.Undone}, names...) {
 		for _, v := range h[name] {
 			r.Header = append(r.Header, headerLine{name, []byte(v)})
 		}
@@ -79,7 +81,7 @@ func (r *response) replay(w http.ResponseWriter) {
 	for _, l := range r.Header {
 		h[l.Name] = append(h[l.Name], string(l.Value))
 	}
-	h.Set(replayedHeader, "true")
+	h.Set(httpkey.Replayed, "true")
 	send(w, r.Status, r.Body)
 }
 
@@ -102,7 +104,7 @@ func finish(method string, status int, h http.Header, body []byte) []byte {
 			delete(h, name)
 		}
 	}
-	for _, name := range []string{"Trailer", "Transfer-Encoding", replayedHeader, undoneHeader, scopeHeader, keptHeader} {
+	for _, name := range []string{"Trailer", "Transfer-Encoding", httpkey.Replayed, httpkey.Undone, httpkey.Scope, httpkey.Kept} {
 		h.Del(name)
 	}
 	if !hasBody(status) {

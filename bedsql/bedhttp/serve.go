@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/bedsql/bed/internal/httpkey"
 )
 
 // middleware is the result of New.
@@ -106,8 +108,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	x := &exchange{middleware: m, w: w, r: r, next: next, client: client, given: key, key: scoped(m.Service, client, key), undo: undo, scope: m.scopeIn(home, client)}
-	w.Header().Set(scopeHeader, x.scope)
-	if meant := r.Header[scopeHeader]; undo == nil && len(meant) > 0 && !slices.Equal(meant, []string{x.scope}) {
+	w.Header().Set(httpkey.Scope, x.scope)
+	if meant := r.Header[httpkey.Scope]; undo == nil && len(meant) > 0 && !slices.Equal(meant, []string{x.scope}) {
 		m.answer(w, r, otherScope, nil)
 		return
 	}
@@ -117,7 +119,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	if x.fingerprint = m.fingerprintOf(r, x.body); undo != nil {
-		x.fingerprint = digest([]byte(undoesHeader), []byte(undo.key), []byte(x.fingerprint))
+		x.fingerprint = digest([]byte(httpkey.Undoes), []byte(undo.key), []byte(x.fingerprint))
 	}
 	x.run()
 }

@@ -13,26 +13,7 @@ import (
 	"weak"
 
 	"github.com/bedsql/bed/bedsql/internal/kept"
-)
-
-const (
-	undoesHeader    = "Idempotency-Undoes"         // the key to undo
-	sentHeader      = "Idempotency-Undoes-Sent"    // when its request was first sent
-	appliedHeader   = "Idempotency-Undoes-Applied" // whether a 2xx was seen
-	scopeHeader     = "Idempotency-Scope"
-	keptHeader      = "Idempotency-Kept" // the response is sent again to each request under the key
-	undoneHeader    = "Idempotency-Undone"
-	undoHeader      = "Idempotency-Undo"
-	retentionHeader = "Idempotency-Key-Retention"
-
-	sentFormat = "2006-01-02T15:04:05.000Z"
-)
-
-// The values of undoneHeader.
-const (
-	undoneDone    = "done"    // by the handler
-	undoneNothing = "nothing" // nothing was applied, and never will be
-	undoneAlready = "already"
+	"github.com/bedsql/bed/internal/httpkey"
 )
 
 // undo is a request's wish to undo another one of its client, and the decision about it.
@@ -42,7 +23,7 @@ type undo struct {
 	sent    time.Time
 	applied bool
 
-	undone  string   // undoneDone: the handler runs
+	undone  string   // httpkey.Done: the handler runs
 	problem *problem // nothing changes
 	cause   error
 }
@@ -53,7 +34,7 @@ type undo struct {
 func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
 	h := r.Header
 	switch {
-	case len(h[undoesHeader])+len(h[sentHeader])+len(h[appliedHeader]) == 0:
+	case len(h[httpkey.Undoes])+len(h[httpkey.Sent])+len(h[httpkey.Applied]) == 0:
 		return nil, nil
 	case m.Undo == nil:
 		return nil, &undoUnsupported
@@ -66,8 +47,8 @@ func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
 	why := ""
 	var given bool
 	var err error
-	scopes, sent, applied := h[scopeHeader], h[sentHeader], h[appliedHeader]
-	switch u.key, given, err = keyIn(h, undoesHeader); {
+	scopes, sent, applied := h[httpkey.Scope], h[httpkey.Sent], h[httpkey.Applied]
+	switch u.key, given, err = keyIn(h, httpkey.Undoes); {
 	case !given:
 		why = "The Idempotency-Undoes header is missing."
 	case err != nil:
@@ -80,11 +61,11 @@ func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
 		why = "It needs one Idempotency-Scope header, with the scope of the request to undo."
 	case len(sent) != 1:
 		why = "It needs one Idempotency-Undoes-Sent header, with the time of the request to undo."
-	case len(applied) > 1 || len(applied) == 1 && applied[0] != "?0" && applied[0] != "?1":
+	case len(applied) > 1 || len(applied) == 1 && applied[0] != httpkey.No && applied[0] != httpkey.Yes:
 		why = "Idempotency-Undoes-Applied must be ?0 or ?1."
 	default:
-		u.scope, u.applied = scopes[0], len(applied) == 1 && applied[0] == "?1"
-		if u.sent, err = time.Parse(sentFormat, sent[0]); err != nil {
+		u.scope, u.applied = scopes[0], len(applied) == 1 && applied[0] == httpkey.Yes
+		if u.sent, err = time.Parse(httpkey.SentFormat, sent[0]); err != nil {
 			why = "Idempotency-Undoes-Sent must be a time of RFC 3339 in UTC with milliseconds, such as 2006-01-02T15:04:05.000Z."
 		}
 	}
@@ -116,15 +97,15 @@ func (x *exchange) decide(ctx context.Context, found kept.Undone) (void bool) {
 	case found.Home == "" || x.scopeIn(found.Home, x.client) != u.scope:
 		u.problem = &otherScope
 	case found.Void && !found.Inserted:
-		u.undone = undoneAlready
+		u.undone = httpkey.Already
 	case x.forgets(u.sent, found.Now), found.Inserted && u.applied:
 		u.problem = &forgotten
 	case found.Inserted:
-		u.undone = undoneNothing
+		u.undone = httpkey.Nothing
 	default:
 		x.decideApplied(ctx, found)
 	}
-	return u.undone == undoneDone || u.undone == undoneNothing
+	return u.undone == httpkey.Done || u.undone == httpkey.Nothing
 }
 
 // decideApplied is decide for a request with a stored response.
@@ -134,12 +115,12 @@ func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
 	switch {
 	case err != nil:
 		u.problem, u.cause = &unreadable, err
-	case r.has(undoneHeader):
+	case r.has(httpkey.Undone):
 		p := malformedUndo
 		p.Detail = "Idempotency-Undoes names a request that undoes another one."
 		u.problem = &p
 	case r.Status < 300 && found.Answer.Undoable:
-		u.undone = undoneDone
+		u.undone = httpkey.Done
 		if len(found.Answer.Entries) == 0 {
 			return
 		}
@@ -152,7 +133,7 @@ func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
 	case r.Status < 300, u.applied: // it may have written elsewhere; or another answer was seen
 		u.problem = &forgotten
 	default:
-		u.undone = undoneNothing
+		u.undone = httpkey.Nothing
 	}
 }
 
@@ -176,7 +157,7 @@ func (x *exchange) leadOver(wait context.Context) bool {
 // decided answers an undo that needs no handler. It returns false for any other request.
 func (x *exchange) decided(t *keyedTx) bool {
 	switch u := x.undo; {
-	case u == nil || u.undone == undoneDone:
+	case u == nil || u.undone == httpkey.Done:
 		return false
 	case u.problem != nil:
 		t.rollback()
@@ -184,9 +165,9 @@ func (x *exchange) decided(t *keyedTx) bool {
 		x.answer(x.w, x.r, *u.problem, u.cause)
 	default:
 		body, _ := json.Marshal(map[string]string{"undone": u.undone})
-		h := http.Header{"Content-Type": {"application/json"}, undoneHeader: {u.undone}}
+		h := http.Header{"Content-Type": {"application/json"}, httpkey.Undone: {u.undone}}
 		body = finish(x.r.Method, http.StatusOK, h, append(body, '\n'))
-		h.Set(undoneHeader, u.undone)
+		h.Set(httpkey.Undone, u.undone)
 		x.commit(t, keep(http.StatusOK, h, x.headers, body), h)
 	}
 	return true
@@ -290,9 +271,9 @@ func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	h.Set(scopeHeader, said.Scope)
-	h.Set(undoHeader, map[bool]string{true: "?1", false: "?0"}[said.Undo])
-	h.Set(retentionHeader, strconv.FormatInt(seconds, 10))
+	h.Set(httpkey.Scope, said.Scope)
+	h.Set(httpkey.MayUndo, map[bool]string{true: httpkey.Yes, false: httpkey.No}[said.Undo])
+	h.Set(httpkey.Retention, strconv.FormatInt(seconds, 10))
 	text, _ := json.Marshal(said)
 	send(w, http.StatusOK, append(text, '\n'))
 }

@@ -11,20 +11,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/httpkey"
 )
-
-// The headers of an answer by bedhttp.
-const (
-	// Scope is the scope of the keys. A service without keys does not send it.
-	Scope = "Idempotency-Scope"
-	// Kept marks an answer for all requests under the key.
-	Kept = "Idempotency-Kept"
-	// Replayed marks the answer to an earlier request under the key.
-	Replayed = "Idempotent-Replayed"
-)
-
-// ProblemTypes is the address below which bedhttp explains its own answers.
-const ProblemTypes = "https://github.com/bedsql/bed/blob/main/docs/http.md#"
 
 // StatusError is a service's answer that is no success.
 type StatusError struct {
@@ -92,19 +80,19 @@ func (e *StatusError) problem() (p problem) {
 // judge gives an answer its meaning, or returns nil for a delivery. A scoped call wants an answer with a
 // scope. docs/services.md has the table.
 func judge(scoped bool, e *StatusError) error {
-	from := e.Header.Get(Scope) != "" // a service that recognizes keys
-	said, _ := strings.CutPrefix(e.problem().Type, ProblemTypes)
+	from := e.Header.Get(httpkey.Scope) != "" // a service that recognizes keys
+	said, _ := strings.CutPrefix(e.problem().Type, httpkey.Types)
 	own := "" // the type of a problem of bedhttp's own
 	if from {
 		own = said
 	}
-	kept := e.Header.Get(Kept) != "" || e.Header.Get(Replayed) != ""
+	kept := e.Header.Get(httpkey.Kept) != "" || e.Header.Get(httpkey.Replayed) != ""
 	refused := func() {
-		e.class, e.advice.Final = dialect.Refused, from && (kept || own == "undone")
+		e.class, e.advice.Final = dialect.Refused, from && (kept || own == httpkey.WasUndone)
 		switch own {
-		case "key-reused":
+		case httpkey.KeyReused:
 			e.cause = dialect.ErrKeyReused
-		case "undone":
+		case httpkey.WasUndone:
 			e.cause = dialect.ErrVoided
 		}
 	}
@@ -112,13 +100,13 @@ func judge(scoped bool, e *StatusError) error {
 	switch s := e.Status; {
 	case s < 300 && scoped && !from:
 		// It may be from another server in between. If not, the service may have applied it.
-		configuration("the answer has no " + Scope + ", by which a service behind bedhttp shows that it recognizes keys: something in between may have answered")
+		configuration("the answer has no " + httpkey.Scope + ", by which a service behind bedhttp shows that it recognizes keys: something in between may have answered")
 		e.class = dialect.Unknown
-	case s < 300, own == "response-lost":
+	case s < 300, own == httpkey.ResponseLost:
 		return nil
 	case s < 400:
 		configuration("redirects are not followed: correct the base URL")
-	case said == "missing-key", said == "malformed-key", said == "unknown-client", said == "undo-unsupported":
+	case said == httpkey.MissingKey, said == httpkey.MalformedKey, said == httpkey.UnknownClient, said == httpkey.UndoUnsupported:
 		configuration("something in between takes the Idempotency-Key or the credentials away, or changes them; or the service no longer lets requests be undone")
 	case s == http.StatusMisdirectedRequest:
 		configuration("the service has other keys than before: another database, region or account answers")
@@ -128,13 +116,13 @@ func judge(scoped bool, e *StatusError) error {
 		} else {
 			configuration("look at the credentials, the base URL and what stands in between")
 		}
-	case own == "outstanding", said == "too-many-requests", own == "try-again", s == http.StatusTooManyRequests, s == http.StatusTooEarly:
+	case own == httpkey.Outstanding, said == httpkey.TooManyRequests, own == httpkey.TryAgain, s == http.StatusTooManyRequests, s == http.StatusTooEarly:
 		e.class, e.advice.Busy = dialect.Contention, true
-	case own == "outcome-unknown":
+	case own == httpkey.OutcomeUnknown:
 		e.class, e.advice.Busy = dialect.Unknown, true
 	case s == http.StatusRequestTimeout && !from:
 		e.class = dialect.Unknown
-	case s == http.StatusRequestTimeout, own == "unreadable-body": // the connection's fault
+	case s == http.StatusRequestTimeout, own == httpkey.UnreadableBody: // the connection's fault
 		e.class = dialect.Retryable
 	case s < 500 && (from || refusals[s] || e.problem() != problem{}):
 		refused()

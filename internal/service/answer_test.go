@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/httpkey"
 	"github.com/bedsql/bed/internal/test/cases"
 )
 
@@ -32,7 +33,7 @@ func TestAnswersMeanWhatTheTableSays(t *testing.T) {
 			}
 		}
 		if in[3] != "" {
-			p := problem{Type: ProblemTypes + in[3]}
+			p := problem{Type: httpkey.Types + in[3]}
 			if title, ok := strings.CutPrefix(in[3], "title "); ok {
 				p = problem{Title: title}
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/internal/httpkey"
 	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
@@ -49,7 +50,7 @@ func (*Answer) LastInsertId() (int64, error) { return driver.RowsAffected(1).Las
 func (*Answer) RowsAffected() (int64, error) { return 1, nil }
 
 // Replayed reports whether an earlier request under the key was answered so.
-func (a *Answer) Replayed() bool { return a.Header.Get(Replayed) != "" }
+func (a *Answer) Replayed() bool { return a.Header.Get(httpkey.Replayed) != "" }
 
 // Service is an HTTP service. It is safe for concurrent use.
 type Service struct {
@@ -174,12 +175,12 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 		r.Header[name] = values
 	}
 	if scope, ok := ctx.Value(scopeKey{}).(string); ok {
-		r.Header.Set(Scope, scope)
+		r.Header.Set(httpkey.Scope, scope)
 	}
 	for name, values := range c.more {
 		r.Header[name] = values
 	}
-	r.Header.Set("Idempotency-Key", `"`+c.Key+`"`)
+	r.Header.Set(httpkey.Key, `"`+c.Key+`"`)
 	res, err := l.Client.Do(r)
 	switch {
 	case err != nil && again.Load(): // net/http repeats a keyed request, and the error is of the last one alone

@@ -5,24 +5,14 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/httpkey"
 	"github.com/bedsql/bed/internal/sender"
-)
-
-// The headers by which a call undoes another one. docs/services.md tells the protocol.
-const (
-	undoes  = "Idempotency-Undoes"         // the key of the call to undo
-	sent    = "Idempotency-Undoes-Sent"    // when it was logged: it was not sent earlier
-	applied = "Idempotency-Undoes-Applied" // whether it is known to be applied
-	undone  = "Idempotency-Undone"         // the answer: done, nothing or already
-
-	sentFormat = "2006-01-02T15:04:05.000Z"
 )
 
 // ScopePath is the path, below the base URL, at which a service serves bedhttp.Scope.
@@ -54,18 +44,17 @@ func scopeOf(ctx context.Context, conn driver.Conn) (string, error) {
 	if err != nil {
 		return "", unsent(err, false)
 	}
-	defer func() { _ = res.Body.Close() }()
-	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
-	scope := res.Header.Get(Scope)
+	_ = res.Body.Close()
+	scope := res.Header.Get(httpkey.Scope)
 	switch {
-	case res.StatusCode == http.StatusOK && scope != "" && res.Header.Get("Idempotency-Undo") == "?1":
+	case res.StatusCode == http.StatusOK && scope != "" && res.Header.Get(httpkey.MayUndo) == httpkey.Yes:
 		return scope, nil
 	case res.StatusCode == http.StatusOK && scope != "":
 		return "", Misled(fmt.Errorf("%s answers that it lets nobody of this account undo", ScopePath))
 	case res.StatusCode < 500 && res.StatusCode != http.StatusTooManyRequests:
 		return "", Misled(fmt.Errorf("%s answers %s without a scope", ScopePath, res.Status))
 	}
-	return "", sender.NotTaken(judge(true, &StatusError{Status: res.StatusCode, Header: res.Header, Body: body}))
+	return "", sender.NotTaken(fmt.Errorf("%s answers %s", ScopePath, res.Status))
 }
 
 // undo sends the call that undoes a part. The service decides in one local transaction whether there is
@@ -90,26 +79,27 @@ func undo(ctx context.Context, conn driver.Conn, part *entry.Unit) (nothing bool
 	if err != nil {
 		return false, err
 	}
-	known := "?0"
+	known := httpkey.No
 	if part.Undo.Applied(part.ID) {
-		known = "?1"
+		known = httpkey.Yes
 	}
 	c.more = http.Header{
-		undoes: {`"` + part.Receipt + `"`}, Scope: {part.Place}, sent: {part.CreatedAt.UTC().Truncate(time.Millisecond).Format(sentFormat)}, applied: {known},
+		httpkey.Undoes: {`"` + part.Receipt + `"`}, httpkey.Scope: {part.Place},
+		httpkey.Sent: {part.CreatedAt.UTC().Truncate(time.Millisecond).Format(httpkey.SentFormat)}, httpkey.Applied: {known},
 	}
 	a, err := l.send(ctx, c)
 	if err != nil {
 		return false, err
 	}
-	switch a.Header.Get(undone) {
-	case "done":
+	switch a.Header.Get(httpkey.Undone) {
+	case httpkey.Done:
 		return false, nil
-	case "nothing", "already":
+	case httpkey.Nothing, httpkey.Already:
 		return true, nil
 	}
 	// The handler may have run unguarded.
 	return false, &StatusError{
 		Status: a.Status, Header: a.Header, Body: a.Body, class: dialect.Unknown, advice: dialect.Advice{Operator: true},
-		why: "the answer has no " + undone + ", by which a service behind bedhttp shows what it has undone: something in between may have answered",
+		why: "the answer has no " + httpkey.Undone + ", by which a service behind bedhttp shows what it has undone: something in between may have answered",
 	}
 }
