@@ -130,8 +130,8 @@ var securedServers = map[string]func(*testing.T) *secured{
 	},
 }
 
-// newSecuredKafka is a server of Kafka's protocol in this process.
-func newSecuredKafka(t *testing.T, ca, cert, key string) (dsn string) {
+// wantsCertificates configures a server that answers only clients with a certificate.
+func wantsCertificates(t *testing.T, ca, cert, key string) *tls.Config {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -143,8 +143,14 @@ func newSecuredKafka(t *testing.T, ca, cert, key string) (dsn string) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+}
+
+// newSecuredKafka is a server of Kafka's protocol in this process.
+func newSecuredKafka(t *testing.T, ca, cert, key string) (dsn string) {
+	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"),
-		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}))
+		kfake.TLS(wantsCertificates(t, ca, cert, key)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,20 +29,10 @@ import (
 // newSecuredHTTP is a service that answers only clients with a certificate.
 func newSecuredHTTP(t *testing.T, ca, cert, key string) (dsn string) {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(text)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.Config.SetKeepAlivesEnabled(false) // each request has a connection of its own
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	s.TLS = wantsCertificates(t, ca, cert, key)
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s.URL
