@@ -18,8 +18,6 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/logdb"
-	"github.com/bedsql/bed/internal/target"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -423,17 +421,4 @@ func (h *home) makeUnits(ctx context.Context) error {
 	h.undo, err = stagedCompensation(ctx, h.soft, units)
 	h.units = units
 	return err
-}
-
-// sharedFile returns the error of writes to a target whose own file has the SQLite log, because the
-// entry and the write would wait for each other. WithTx writes both in one transaction.
-func sharedFile(t delivery.Target, cfg Config) error {
-	s, ok := cfg.Storage.(interface {
-		Driver() string
-		Location() string
-	})
-	if !ok || s.Driver() != "sqlite" || !target.SameFile(s.Location(), t.File) {
-		return nil
-	}
-	return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own, or write in a transaction of bedsql.WithTx", t.DataSource)
 }

@@ -134,36 +134,6 @@ func (s sqlLog) Reach(ctx context.Context, session logdb.Session) (r logdb.Reach
 // errOther is the error of a session that sees another log.
 var errOther = fmt.Errorf("%w: its session sees another log there", ErrLogElsewhere)
 
-// Holds implements [logdb.SQL].
-func (s sqlLog) Holds(ctx context.Context, session logdb.Session, ids []string) (bool, error) {
-	v, err := s.visitor(ctx)
-	if err != nil {
-		return false, err
-	}
-	found, err := session.Query(ctx, "SELECT 1"+v.log())
-	if err == nil && len(found) == 0 {
-		err = errOther
-	}
-	for some := range slices.Chunk(ids, idsPerQuery) {
-		if err != nil {
-			break
-		}
-		literals := make([]string, len(some))
-		for i, id := range some {
-			literals[i] = v.Literal(id)
-		}
-		if found, err = session.Query(ctx, "SELECT id FROM "+v.at+"transaction_log WHERE id IN ("+strings.Join(literals, ", ")+") LIMIT 1"); len(found) > 0 {
-			return true, nil
-		}
-	}
-	if err != nil {
-		return false, s.failed("looking for entries in it from the request's transaction", v.elsewhere(err))
-	}
-	return false, nil
-}
-
-const idsPerQuery = 500
-
 // elsewhere turns err into an ErrLogElsewhere if it shows that the session does not reach the log.
 func (v *visitor) elsewhere(err error) error {
 	if !errors.Is(err, ErrLogElsewhere) && isElsewhere(v.Flavor, err) {

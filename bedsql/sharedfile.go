@@ -1,0 +1,21 @@
+package bedsql
+
+import (
+	"fmt"
+
+	"github.com/bedsql/bed/internal/target"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// sharedFile returns the error of writes to a target whose own file has the SQLite log, because the
+// entry and the write would wait for each other. WithTx writes both in one transaction.
+func sharedFile(t delivery.Target, cfg Config) error {
+	s, ok := cfg.Storage.(interface {
+		Driver() string
+		Location() string
+	})
+	if !ok || s.Driver() != "sqlite" || !target.SameFile(s.Location(), t.File) {
+		return nil
+	}
+	return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own, or write in a transaction of bedsql.WithTx", t.DataSource)
+}
