@@ -137,12 +137,12 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 // warn logs a warning about properties of the server that weaken the promise. It ignores a
 // failure to query them.
 func (s *SQLStorage) warn(ctx context.Context) {
-	server, err := dbserver.Ask(ctx, s.db.DB, s.db.backend.Flavor.String(), true)
+	warnings, err := dbserver.Warnings(ctx, s.db.DB, s.db.backend.Flavor.String())
 	if err != nil {
 		return
 	}
 	logger := slogger.Of(s.options.logger, s.options.slog)
-	for _, w := range server.Warnings {
+	for _, w := range warnings {
 		logger.WithField("log", s.name()).Warn("bed: " + w)
 	}
 }

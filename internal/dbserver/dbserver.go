@@ -11,18 +11,6 @@ import (
 	"github.com/bedsql/bed/internal/tables"
 )
 
-// Server describes a server.
-type Server struct {
-	// Product is MySQL, MariaDB, TiDB, PostgreSQL, CockroachDB or YugabyteDB; empty
-	// for SQLite.
-	Product string
-	// Version is the server's own text.
-	Version string
-	// Warnings are for an operator before relying on the server, each a sentence without a
-	// value of the application.
-	Warnings []string
-}
-
 // Untested returns the warning about a product without bed's tests; empty for the others.
 func Untested(product string) string {
 	if product == "CockroachDB" || product == "YugabyteDB" {
@@ -31,16 +19,27 @@ func Untested(product string) string {
 	return ""
 }
 
-// Ask queries a server of a kind ("mysql", "postgres" or "sqlite"). log is set for the
-// server of the transaction log.
-func Ask(ctx context.Context, q tables.Querier, kind string, log bool) (Server, error) {
+// Warnings asks the log's server, of a kind ("mysql", "postgres" or "sqlite"), for what an operator
+// has to know before relying on it. Each is a sentence without a value of the application.
+func Warnings(ctx context.Context, q tables.Querier, kind string) ([]string, error) {
 	switch kind {
 	case "mysql":
-		return askMySQL(ctx, q, log)
+		rows, err := tables.Texts(ctx, q, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait', 'innodb_flush_log_at_trx_commit')")
+		settings := map[string]string{}
+		for _, r := range rows {
+			settings[strings.ToLower(r[0])] = r[1]
+		}
+		return galera(settings), err
 	case "postgres":
-		return askPostgres(ctx, q)
+		rows, err := tables.Texts(ctx, q, "SELECT version()")
+		if err != nil || len(rows) == 0 {
+			return nil, err
+		}
+		if w := Untested(PostgresProduct(rows[0][0])); w != "" {
+			return []string{w}, nil
+		}
 	}
-	return Server{}, nil
+	return nil, nil
 }
 
 // oldest are the versions in docs/compatibility.md, for logs; TiDB's are its own.
@@ -60,18 +59,6 @@ func Older(product, version string, log bool) (older bool, least string) {
 	_, _ = fmt.Sscanf(strings.TrimPrefix(version, "5.5.5-"), "%d.%d", &have[0], &have[1])
 	_, _ = fmt.Sscanf(least, "%d.%d", &want[0], &want[1])
 	return have[0] > 0 && slices.Compare(have[:], want[:]) < 0, least
-}
-
-func askPostgres(ctx context.Context, q tables.Querier) (s Server, err error) {
-	rows, err := tables.Texts(ctx, q, "SELECT version()")
-	if err != nil || len(rows) == 0 {
-		return s, err
-	}
-	s.Version, s.Product = rows[0][0], PostgresProduct(rows[0][0])
-	if w := Untested(s.Product); w != "" {
-		s.Warnings = append(s.Warnings, w)
-	}
-	return s, nil
 }
 
 // PostgresProduct reads the result of version().
@@ -96,24 +83,8 @@ func MySQLProduct(version string) string {
 	return "MySQL"
 }
 
-func askMySQL(ctx context.Context, q tables.Querier, log bool) (s Server, err error) {
-	rows, err := tables.Texts(ctx, q, "SHOW GLOBAL VARIABLES WHERE Variable_name IN "+
-		"('version', 'wsrep_on', 'wsrep_sync_wait', 'innodb_flush_log_at_trx_commit')")
-	if err != nil {
-		return s, err
-	}
-	settings := map[string]string{}
-	for _, r := range rows {
-		settings[strings.ToLower(r[0])] = r[1]
-	}
-	s.Version = settings["version"]
-	s.Product = MySQLProduct(s.Version)
-	s.Warnings = galera(settings, log)
-	return s, nil
-}
-
 // galera warns of a cluster: Jepsen's analysis shows its lost and late writes.
-func galera(settings map[string]string, log bool) (warnings []string) {
+func galera(settings map[string]string) (warnings []string) {
 	if !strings.EqualFold(settings["wsrep_on"], "ON") && settings["wsrep_on"] != "1" {
 		return nil
 	}
@@ -123,8 +94,5 @@ func galera(settings map[string]string, log bool) (warnings []string) {
 	if settings["wsrep_sync_wait"] == "0" {
 		warnings = append(warnings, "a Galera node with wsrep_sync_wait=0 shows reads what other nodes have committed only later: set 1, or keep to one node")
 	}
-	if log {
-		warnings = append(warnings, "the log is on a Galera cluster: have all applications and jobs write to one node, another only when that one is gone")
-	}
-	return warnings
+	return append(warnings, "the log is on a Galera cluster: have all applications and jobs write to one node, another only when that one is gone")
 }
