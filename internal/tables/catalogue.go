@@ -25,19 +25,11 @@ type Place struct {
 
 // Columns returns the names of a table's columns, in lower case.
 func Columns(ctx context.Context, q Querier, table string) ([]string, error) {
-	rows, err := q.QueryContext(ctx, "SELECT * FROM "+table+" WHERE 1 = 0")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
+	names, _, err := read(ctx, q, "SELECT * FROM "+table+" WHERE 1 = 0")
 	for i, n := range names {
 		names[i] = strings.ToLower(n)
 	}
-	return names, rows.Err()
+	return names, err
 }
 
 // Found is a table in a database.
@@ -202,15 +194,19 @@ func (p Place) ReadIndexes(ctx context.Context, q Querier, table string) ([]Inde
 }
 
 // Texts runs a query and returns its rows as text; NULL is empty.
-func Texts(ctx context.Context, q Querier, query string, args ...any) (all [][]string, err error) {
+func Texts(ctx context.Context, q Querier, query string, args ...any) ([][]string, error) {
+	_, all, err := read(ctx, q, query, args...)
+	return all, err
+}
+
+func read(ctx context.Context, q Querier, query string, args ...any) (names []string, all [][]string, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
+	if names, err = rows.Columns(); err != nil {
+		return nil, nil, err
 	}
 	for rows.Next() {
 		cells, to := make([]sql.NullString, len(names)), make([]any, len(names))
@@ -218,7 +214,7 @@ func Texts(ctx context.Context, q Querier, query string, args ...any) (all [][]s
 			to[i] = &cells[i]
 		}
 		if err := rows.Scan(to...); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		row := make([]string, len(cells))
 		for i, c := range cells {
@@ -226,7 +222,7 @@ func Texts(ctx context.Context, q Querier, query string, args ...any) (all [][]s
 		}
 		all = append(all, row)
 	}
-	return all, rows.Err()
+	return names, all, rows.Err()
 }
 
 // Differences describes how a column in a database differs from c; empty if it can hold
