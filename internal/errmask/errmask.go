@@ -166,7 +166,7 @@ func (m *masker) plain(text string) {
 	case m.made:
 		m.pieces = append(m.pieces, split(text, ownCode)...)
 	default:
-		m.pieces = append(m.pieces, splits.of(text)...)
+		m.pieces = append(m.pieces, splitOwn(text)...)
 	}
 }
 
@@ -186,23 +186,21 @@ func split(text string, words *regexp.Regexp) []piece {
 }
 
 // splits caches the latest results: the search takes milliseconds, and a log has few texts.
-var splits cache
-
-type cache struct {
-	mu  sync.Mutex
-	all map[string][]piece
+var splits struct {
+	sync.Mutex
+	of map[string][]piece
 }
 
-func (c *cache) of(text string) []piece {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known, ok := c.all[text]
+func splitOwn(text string) []piece {
+	splits.Lock()
+	defer splits.Unlock()
+	known, ok := splits.of[text]
 	if !ok {
-		if len(c.all) >= 1000 || c.all == nil {
-			c.all = map[string][]piece{}
+		if len(splits.of) >= 1000 || splits.of == nil {
+			splits.of = map[string][]piece{}
 		}
 		known = split(text, own)
-		c.all[text] = known
+		splits.of[text] = known
 	}
 	return known
 }
