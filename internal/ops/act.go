@@ -187,8 +187,7 @@ func (s *Store) Select(ctx context.Context, f Filter) (*Selection, error) {
 		return sel, f.Check()
 	}
 	f.settled = true
-	found, err := s.find(ctx, &f, Page{Limit: MaxBulk + 1}, time.Time{})
-	sel.IDs = found.ids
+	sel.IDs, _, err = s.find(ctx, &f, Page{Limit: MaxBulk + 1}, time.Time{})
 	if sel.More = len(sel.IDs) > MaxBulk; sel.More {
 		sel.IDs = nil
 	}
@@ -214,7 +213,12 @@ func (s *Store) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Do
 	case len(sel.IDs) == 0:
 		return Done{}, nil
 	}
-	return s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done entry.Decided) (journal.Record, error) { return by.selected(a, sel, done) })
+	return s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done entry.Decided) (journal.Record, error) {
+		what, err := marshal(sel.view(done))
+		r := by.record(a, what, len(done.Changed))
+		r.Whole = true
+		return r, err
+	})
 }
 
 // still reports whether f still selects a unit, as far as the answer may have changed since.

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"encoding/json"
@@ -109,10 +110,7 @@ func takesPlace(d *dialect.Dialect, old entry.Statement, to *entry.Statement) er
 	if d.Amend == nil {
 		return nil
 	}
-	was, err := old.Args()
-	if err != nil {
-		was = nil // it could never be sent
-	}
+	was, _ := old.Args() // none of one that could never be sent
 	args, err := to.Args()
 	if err == nil {
 		args, err = d.Amend(dialect.Call{SQL: old.SQL, Args: was}, dialect.Call{SQL: to.SQL, Args: args})
@@ -263,11 +261,7 @@ func (l *line) prepare(ctx context.Context, text string, check func(driver.Stmt)
 		if err != nil {
 			return nil, err
 		}
-		err = check(st)
-		if cerr := st.Close(); err == nil {
-			err = cerr
-		}
-		return nil, err
+		return nil, cmp.Or(check(st), st.Close())
 	})
 	return err
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/bedsql/bed/internal/journal"
 )
 
-// MaxAmended is the most entries amended at once.
-const MaxAmended = keptIDs
-
 // AmendedAll is the result of a bulk amendment.
 type AmendedAll struct {
 	// Done counts the entries left alone in Left. Kept says why they were.
@@ -59,8 +56,8 @@ func (s *Store) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By
 	switch {
 	case sel.Filter.Kind == "":
 		return nil, fmt.Errorf("%w: entries are amended by their kind: name one", ErrInvalid)
-	case sel.More || len(sel.IDs) > MaxAmended:
-		return nil, fmt.Errorf("%w: at most %d entries are amended at once: narrow the filter", ErrInvalid, MaxAmended)
+	case sel.More || len(sel.IDs) > keptIDs:
+		return nil, fmt.Errorf("%w: at most %d entries are amended at once: narrow the filter", ErrInvalid, keptIDs)
 	}
 	out := &AmendedAll{Kept: []Kept{}}
 	all, err := s.toAmend(ctx, sel, a, out)

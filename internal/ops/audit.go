@@ -35,17 +35,10 @@ type Bulk struct {
 	IDs []string `json:"ids,omitempty"`
 }
 
-// keptIDs bounds the ids of a record.
+// keptIDs bounds the ids of a record, and so the entries amended at once.
 const keptIDs = 10_000
 
-// selected makes the record of a bulk action.
-func (by By) selected(a Action, sel *Selection, done Done) (journal.Record, error) {
-	what, err := marshal(sel.view(done))
-	r := by.record(a, what, len(done.Changed))
-	r.Whole = true
-	return r, err
-}
-
+// view makes the record of a bulk action.
 func (sel *Selection) view(done Done) Bulk {
 	f := sel.Filter
 	v := Bulk{Filter: f, Values: f.Reveal && f.Text != "", Until: sel.At, Counted: len(sel.IDs), Gone: done.Gone, Left: done.Left}

@@ -17,7 +17,6 @@ import (
 // State is the delivery state of an entry.
 type State string
 
-// The states.
 const (
 	// Waiting entries are delivered by the job when they are due.
 	Waiting State = "waiting"
@@ -37,6 +36,44 @@ func StateOf(u *entry.Unit) State {
 	default:
 		return Waiting
 	}
+}
+
+// GroupState is the role of an entry in a compensable group, a soft transaction; empty outside of
+// groups.
+type GroupState string
+
+const (
+	// GroupPart is a write of the group.
+	GroupPart GroupState = "part"
+	// GroupRecorded is the compensation of a group that is not being compensated.
+	GroupRecorded GroupState = "recorded"
+	// GroupCompensating is the running compensation of a group.
+	GroupCompensating GroupState = "compensating"
+	// GroupHalfCompensated is a compensation waiting for an operator.
+	GroupHalfCompensated GroupState = "halfCompensated"
+)
+
+// GroupTexts say it in words.
+var GroupTexts = map[GroupState]string{
+	GroupPart:            "part of a compensable group",
+	GroupRecorded:        "compensation of its group, not started",
+	GroupCompensating:    "its group is being compensated",
+	GroupHalfCompensated: "half compensated",
+}
+
+// GroupOf returns the role of a unit in its group.
+func GroupOf(u *entry.Unit) GroupState {
+	switch {
+	case u.Group():
+		return GroupPart
+	case u.HalfCompensated():
+		return GroupHalfCompensated
+	case u.Compensating():
+		return GroupCompensating
+	case u.Undo != nil:
+		return GroupRecorded
+	}
+	return ""
 }
 
 // Filter selects entries; all conditions have to hold. The zero value selects all.
@@ -155,18 +192,18 @@ func (s *Store) Entries(ctx context.Context, f Filter, p Page) (*Entries, error)
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	found, err := s.find(ctx, &f, p, time.Now().Add(searchFor))
+	ids, next, err := s.find(ctx, &f, p, time.Now().Add(searchFor))
 	if err != nil {
 		return nil, err
 	}
-	units, err := s.sql.Units(ctx, found.ids)
+	units, err := s.sql.Units(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
 	if p.Newest {
 		slices.Reverse(units)
 	}
-	out := &Entries{Entries: make([]Entry, len(units)), Next: found.next}
+	out := &Entries{Entries: make([]Entry, len(units)), Next: next}
 	for i, u := range units {
 		out.Entries[i] = s.entry(u)
 	}
@@ -259,12 +296,12 @@ func (s *Store) Count(ctx context.Context, f Filter, most int) (c Count, err err
 		most = CountCap
 	}
 	for after := ""; ; {
-		found, err := s.find(ctx, &f, Page{After: after, Limit: countedAtOnce}, end)
+		ids, next, err := s.find(ctx, &f, Page{After: after, Limit: countedAtOnce}, end)
 		if err != nil {
 			return c, err
 		}
-		c.N += len(found.ids)
-		switch after = found.next; {
+		c.N += len(ids)
+		switch after = next; {
 		case c.N > most:
 			return Count{most, true}, nil
 		case after == "" || c.N == most || over(end):

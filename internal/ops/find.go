@@ -69,12 +69,16 @@ func (w *where) and(text string, args ...any) {
 	w.args = append(w.args, args...)
 }
 
+func (w *where) andIf(given bool, text string, arg any) {
+	if given {
+		w.and(text, arg)
+	}
+}
+
 // conditions returns the parts of the filter that SQL can test on a row. judge tests the rest.
 func (s *Store) conditions(f *Filter) where {
 	w := where{text: "1 = 1"}
-	if f.DataSource != "" {
-		w.and(`data_source = ?`, f.DataSource)
-	}
+	w.andIf(f.DataSource != "", `data_source = ?`, f.DataSource)
 	switch f.State {
 	case Parked:
 		w.and(`parked = 1`)
@@ -83,16 +87,10 @@ func (s *Store) conditions(f *Filter) where {
 	case Waiting:
 		w.and(`parked = 0 AND (lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, entry.WaitsFrom)
 	case "":
-		if f.settled {
-			w.and(`(parked = 1 OR lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, entry.WaitsFrom)
-		}
+		w.andIf(f.settled, `(parked = 1 OR lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, entry.WaitsFrom)
 	}
-	if f.Transaction != "" {
-		w.and(`transaction_id = ?`, f.Transaction)
-	}
-	if f.OlderThan > 0 {
-		w.and(`creation_time <= {now} - ?`, f.OlderThan.Milliseconds())
-	}
+	w.andIf(f.Transaction != "", `transaction_id = ?`, f.Transaction)
+	w.andIf(f.OlderThan > 0, `creation_time <= {now} - ?`, f.OlderThan.Milliseconds())
 	ofSQL := false
 	if f.Kind != "" {
 		k, _ := readKind(f.Kind)
@@ -121,7 +119,7 @@ func (s *Store) conditions(f *Filter) where {
 // contains returns a condition: column holds a text, byte for byte. Every non-NULL value holds the
 // empty text.
 func (s *Store) contains(column string) string {
-	return s.d.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
+	return s.journal.Flavor.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
 }
 
 // longest returns the longest piece between masks in a masked text. The unmasked text contains that
@@ -158,24 +156,16 @@ func (f *Filter) judge(u *entry.Unit) bool {
 	return strings.Contains(maskedError(u), f.Text)
 }
 
-// found is a search result: the ids of units in order, and the next position; next is empty at the
-// end.
-type found struct {
-	ids  []string
-	next string
-}
-
-// find searches a page, until about end; the zero time is no end.
-func (s *Store) find(ctx context.Context, f *Filter, p Page, end time.Time) (out found, err error) {
-	next, err := s.sweep(ctx, f, p, firstStep, func(rows where, _ int) (bool, error) {
-		left := p.Limit - len(out.ids)
-		part, err := s.unitsOf(ctx, f, rows, left, end)
-		out.ids = append(out.ids, part.ids...)
-		out.next = part.next
-		return len(part.ids) == left || part.next != "" || over(end), err
+// find searches a page, until about end; the zero time is no end. It returns the ids of units in
+// order, and the next position, which is empty at the end.
+func (s *Store) find(ctx context.Context, f *Filter, p Page, end time.Time) (ids []string, next string, err error) {
+	after, err := s.sweep(ctx, f, p, firstStep, func(rows where, _ int) (bool, error) {
+		left := p.Limit - len(ids)
+		part, more, err := s.unitsOf(ctx, f, rows, left, end)
+		ids, next = append(ids, part...), more
+		return len(part) == left || more != "" || over(end), err
 	})
-	out.next = cmp.Or(out.next, next)
-	return out, err
+	return ids, cmp.Or(next, after), err
 }
 
 // sweep goes through the rows of units that f may select, from the start of a page. It passes do a
@@ -239,38 +229,31 @@ type span struct {
 func (r span) of(w where) where {
 	rows := where{w.text, slices.Clone(w.args), r.down}
 	rows.and(`id > ?`, r.above)
-	if r.below != "" {
-		rows.and(`id < ?`, r.below)
-	}
+	rows.andIf(r.below != "", `id < ?`, r.below)
 	return rows
 }
 
 // force makes MySQL use an index.
 func (s *Store) force(index string) string {
-	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (` + index + `)`, Postgres: ``, SQLite: ``})
+	return s.journal.Flavor.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (` + index + `)`, Postgres: ``, SQLite: ``})
 }
 
 // step narrows conditions to the next rows of a span, about size of them, and moves the start of
 // the span past them. last reports that no rows follow.
 func (s *Store) step(ctx context.Context, w where, r *span, size int) (rows where, last bool, err error) {
-	var to []string
 	from := r.of(where{text: `SELECT id FROM transaction_log WHERE 1 = 1`, down: r.down})
-	if err := s.texts(ctx, &to, from.ordered()+` LIMIT 1 OFFSET ?`, append(from.args, size-1)...); err != nil {
-		return where{}, false, err
+	to, err := s.texts(ctx, from.ordered()+` LIMIT 1 OFFSET ?`, append(from.args, size-1)...)
+	if err != nil || len(to) == 0 {
+		return r.of(w), true, err
 	}
-	if len(to) == 0 {
-		return r.of(w), true, nil
-	}
-	part := *r
+	rows = r.of(w)
 	if r.down { // a unit is not parted
 		r.below = heads(to)[0]
-		rows = part.of(w)
 		rows.and(`id >= ?`, r.below)
-		return rows, false, nil
+	} else {
+		r.above = headOf(to[0])
+		rows.and(`id <= ?`, r.above)
 	}
-	r.above = headOf(to[0])
-	rows = part.of(w)
-	rows.and(`id <= ?`, r.above)
 	return rows, false, nil
 }
 
@@ -290,9 +273,7 @@ func (s *Store) narrow(ctx context.Context, f *Filter) (bool, error) {
 			continue
 		}
 		w := where{text: `parked = ?`, args: []any{parked}}
-		if name != "" {
-			w.and(`data_source = ?`, name)
-		}
+		w.andIf(name != "", `data_source = ?`, name)
 		n := 0
 		if err := s.row(ctx, []any{&n}, `SELECT COUNT(*) FROM (SELECT 1 AS one FROM transaction_log`+s.force("transaction_log_due")+` WHERE `+w.text+`
   ORDER BY parked, data_source, next_try_time LIMIT ?) AS t`, append(w.args, left+1)...); err != nil {
@@ -306,27 +287,27 @@ func (s *Store) narrow(ctx context.Context, f *Filter) (bool, error) {
 }
 
 // unitsOf returns the units of rows selected by the filter, up to limit and until about end.
-func (s *Store) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (out found, err error) {
+// The results are those of find.
+func (s *Store) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (found []string, next string, err error) {
 	rows.text = rows.ordered()
 	if !f.judged() {
 		rows.text += ` LIMIT ?`
 		rows.args = append(rows.args, limit+1)
 	}
-	var ids []string
-	if err := s.texts(ctx, &ids, `SELECT id FROM transaction_log`+rows.text, rows.args...); err != nil {
-		return found{}, err
-	}
-	if !f.judged() {
-		if len(ids) > limit {
-			return found{ids[:limit], ids[limit-1]}, nil
-		}
-		return found{ids: ids}, nil
+	ids, err := s.texts(ctx, `SELECT id FROM transaction_log`+rows.text, rows.args...)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case !f.judged() && len(ids) > limit:
+		return ids[:limit], ids[limit-1], nil
+	case !f.judged():
+		return ids, "", nil
 	}
 	ids = heads(ids)
 	for portion := range slices.Chunk(ids, judgedAtOnce) {
 		units, err := s.sql.Units(ctx, portion)
 		if err != nil {
-			return found{}, err
+			return nil, "", err
 		}
 		if rows.down {
 			slices.Reverse(units)
@@ -335,18 +316,16 @@ func (s *Store) unitsOf(ctx context.Context, f *Filter, rows where, limit int, e
 			if !f.judge(u) {
 				continue
 			}
-			if len(out.ids) == limit {
-				out.next = out.ids[limit-1]
-				return out, nil
+			if len(found) == limit {
+				return found, found[limit-1], nil
 			}
-			out.ids = append(out.ids, u.ID)
+			found = append(found, u.ID)
 		}
 		if last := portion[len(portion)-1]; over(end) && last != ids[len(ids)-1] {
-			out.next = last
-			return out, nil
+			return found, last, nil
 		}
 	}
-	return out, nil
+	return found, "", nil
 }
 
 func over(end time.Time) bool { return !end.IsZero() && time.Now().After(end) }

@@ -125,9 +125,9 @@ func (s *Store) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 			err := s.group(ctx, rows, alike)
 			return seen >= s.whole && over(end), err
 		}
-		found, err := s.unitsOf(ctx, &f, rows, math.MaxInt, end)
-		more = found.next != ""
-		for portion := range slices.Chunk(found.ids, 500) {
+		ids, left, err := s.unitsOf(ctx, &f, rows, math.MaxInt, end)
+		more = left != ""
+		for portion := range slices.Chunk(ids, 500) {
 			condition, args := in(portion)
 			if err := s.group(ctx, where{text: ` WHERE ` + condition, args: args}, alike); err != nil {
 				return false, err

@@ -3,6 +3,7 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -179,8 +180,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	var n int
 	var oldest string
 	// See whether there are more first: very many are not counted.
-	var last []string
-	err := b.texts(ctx, &last, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most)
+	last, err := b.texts(ctx, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most)
 	more := len(last) > 0
 	switch {
 	case err != nil:
@@ -254,7 +254,40 @@ func (b *overviewer) names(ctx context.Context, parked int) (all []string, err e
 
 // headRow is the condition for the first row of a unit, for queries that read only an index.
 func (b *overviewer) headRow() string {
-	return b.d.Pick(sqltext.Texts{MySQL: `RIGHT(id, 3) = '000'`, Postgres: `right(id, 3) = '000'`, SQLite: `substr(id, -3) = '000'`})
+	return b.journal.Flavor.Pick(sqltext.Texts{MySQL: `RIGHT(id, 3) = '000'`, Postgres: `right(id, 3) = '000'`, SQLite: `substr(id, -3) = '000'`})
+}
+
+// contended counts the contended entries among up to most entries that are not parked.
+func (b *overviewer) contended(ctx context.Context) error {
+	return b.each(ctx, func(rows *sql.Rows) error {
+		var created int64
+		var settings string
+		if err := rows.Scan(&created, &settings); err != nil {
+			return err
+		}
+		var has struct {
+			From int64 `json:"contended_from"`
+		}
+		if json.Unmarshal([]byte(settings), &has) == nil && has.From > 0 {
+			b.out.Contended++
+			if since := time.UnixMilli(created + has.From).UTC(); b.out.ContendedSince == nil || since.Before(*b.out.ContendedSince) {
+				b.out.ContendedSince = &since
+			}
+		}
+		return nil
+	}, `SELECT creation_time, settings FROM (SELECT creation_time, settings FROM transaction_log WHERE parked = 0 AND `+b.headRow()+
+		` LIMIT ?) AS t WHERE settings LIKE '%,"contended_from":%'`, b.most)
+}
+
+// halfCompensated counts half-compensated groups among up to most parked entries.
+func (b *overviewer) halfCompensated(ctx context.Context) error {
+	for _, d := range b.byName {
+		if d.Parked > 0 {
+			return b.row(ctx, []any{&b.out.HalfCompensated}, `SELECT COUNT(*) FROM (SELECT id, transaction_id, receipt, settings FROM transaction_log
+  WHERE parked = 1 AND `+b.headRow()+` LIMIT ?) AS t WHERE receipt = id AND transaction_id = id AND settings LIKE '%,"undo":{%'`, b.most)
+		}
+	}
+	return nil
 }
 
 // views adds operators' decisions and the jobs' views.

@@ -60,11 +60,9 @@ func (c *Config) complete() {
 // Store answers an operator's questions and carries decisions out. It is safe
 // for concurrent use.
 type Store struct {
-	log     *txlog.SQLStorage
+	log     txlog.Storage
 	sql     logdb.SQL
 	journal *journal.Journal
-	db      *sql.DB
-	d       sqltext.Flavor
 	cfg     Config
 	// whole is the number of rows to group regardless of time, groupFor the time for further rows.
 	whole    int
@@ -85,17 +83,18 @@ func (s *Store) answer(ctx context.Context, ask func(context.Context) error) err
 	return err
 }
 
-// New makes a store on a log. The caller closes the log. New dials no database.
-func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
-	if log == nil {
+// New makes a store on a log in a database. The caller closes the log. New dials no database.
+func New(log txlog.Storage, cfg Config) (*Store, error) {
+	inside := logdb.Of(log)
+	if inside == nil {
 		return nil, errors.New("ops: log is nil: open it with txlog.Open")
 	}
 	cfg.complete()
-	j := logdb.Journal(log)
+	j := inside.Journal()
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	return &Store{log, logdb.Of(log), j, j.DB(), j.Flavor, cfg, wholeRows, searchFor}, nil
+	return &Store{log, inside, j, cfg, wholeRows, searchFor}, nil
 }
 
 // By names the operator and the reason.
@@ -108,7 +107,7 @@ type By struct {
 
 // row runs a query for a single row.
 func (s *Store) row(ctx context.Context, into []any, query string, args ...any) error {
-	return s.fault(s.db.QueryRowContext(ctx, s.d.Text(query), args...).Scan(into...))
+	return s.fault(s.journal.DB().QueryRowContext(ctx, s.journal.Flavor.Text(query), args...).Scan(into...))
 }
 
 // now is the log's clock.
@@ -126,20 +125,21 @@ func in(ids []string) (condition string, args []any) {
 	return `id IN (` + sqltext.List(len(ids), `?`, `, `) + `)`, args
 }
 
-// texts appends the only column of a query's rows.
-func (s *Store) texts(ctx context.Context, to *[]string, query string, args ...any) error {
-	return s.each(ctx, func(rows *sql.Rows) error {
+// texts returns the only column of a query's rows.
+func (s *Store) texts(ctx context.Context, query string, args ...any) (all []string, err error) {
+	err = s.each(ctx, func(rows *sql.Rows) error {
 		var text string
 		err := rows.Scan(&text)
-		*to = append(*to, text)
+		all = append(all, text)
 		return err
 	}, query, args...)
+	return all, err
 }
 
 // each runs a query and calls scan for each row. scan must not run queries: SQLite has one
 // connection.
 func (s *Store) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := s.db.QueryContext(ctx, s.d.Text(query), args...)
+	rows, err := s.journal.DB().QueryContext(ctx, s.journal.Flavor.Text(query), args...)
 	if err != nil {
 		return s.fault(err)
 	}

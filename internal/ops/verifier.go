@@ -219,7 +219,7 @@ func (l *line) close() {
 
 // Within returns a target's answer, or an error after d. It drops later answers: a driver may
 // ignore its context.
-func Within[T any](ctx context.Context, d time.Duration, ask func(context.Context) (T, error)) (T, error) {
+func Within[T any](ctx context.Context, d time.Duration, ask func(context.Context) (T, error)) (none T, err error) {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	type answer struct {
@@ -245,7 +245,6 @@ func Within[T any](ctx context.Context, d time.Duration, ask func(context.Contex
 		}
 		return a.v, a.err
 	case <-time.After(d + time.Second/2):
-		var none T
 		return none, silent
 	}
 }
