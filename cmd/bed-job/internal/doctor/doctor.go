@@ -98,10 +98,8 @@ func Examine(ctx context.Context, in Installation) *Report {
 			p.find("shared-file", "it is the SQLite file of the transaction log: each would wait for the other's lock", "give the log a file of its own")
 			continue
 		}
-		if loopback.MatchString(t.Name) {
-			p.find("name", "it has a loopback address, which is another database on another machine: the log cannot tell the entries of the two apart",
-				"give it a name of its own by bedDataSource in the DSN of the application, and here, once its entries are delivered")
-		}
+		p.findIf(loopback.MatchString(t.Name), "name", "it has a loopback address, which is another database on another machine: the log cannot tell the entries of the two apart",
+			"give it a name of its own by bedDataSource in the DSN of the application, and here, once its entries are delivered")
 		patients = append(patients, p)
 		all.Go(func() { p.examine(ctx) })
 	}
@@ -125,7 +123,6 @@ func Examine(ctx context.Context, in Installation) *Report {
 	return x.report
 }
 
-// examination is one run.
 type examination struct {
 	Installation
 	log *patient
@@ -136,7 +133,10 @@ type examination struct {
 	report *Report
 }
 
-func (x *examination) find(where, check, what, remedy string) {
+func (x *examination) findIf(wrong bool, where, check, what, remedy string) {
+	if !wrong {
+		return
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.report.Findings = append(x.report.Findings, Finding{where, check, x.Redact(what), x.Redact(remedy)})
@@ -157,35 +157,26 @@ func (x *examination) configuration() {
 	const where = "the configuration"
 	job := x.Job
 	for key, retention := range map[string]time.Duration{"receiptRetentionMillis": job.ReceiptRetention, "keyRetentionMillis": job.KeyRetention} {
-		if retention < job.Lease {
-			x.find(where, "retention", fmt.Sprintf("%s is %v, less than the lease of %v: a receipt could be purged while an attempt that must meet it is on its way", key, retention, job.Lease),
-				fmt.Sprintf("set jobConfig.%s to days; the default is 7 days", key))
-		}
+		x.findIf(retention < job.Lease, where, "retention", fmt.Sprintf("%s is %v, less than the lease of %v: a receipt could be purged while an attempt that must meet it is on its way", key, retention, job.Lease),
+			fmt.Sprintf("set jobConfig.%s to days; the default is 7 days", key))
 	}
 	for key, d := range map[string]time.Duration{"leaseMillis": job.Lease, "deliveryTimeoutMillis": job.DeliveryTimeout} {
-		if d < shortest {
-			x.find(where, "too-short", fmt.Sprintf("%s is %v: it is over before a database answers, and entries are taken away from whoever works on them", key, d), "remove it from jobConfig, or set it to seconds")
-		}
+		x.findIf(d < shortest, where, "too-short", fmt.Sprintf("%s is %v: it is over before a database answers, and entries are taken away from whoever works on them", key, d), "remove it from jobConfig, or set it to seconds")
 	}
 	for key, d := range map[string]time.Duration{
 		"maxDeliveryTryDelayMillis": job.MaxDeliveryTryDelay, "retryDelayMillis": job.RetryDelay, "retryDelayMaxMillis": job.RetryDelayMax, "unknownDataSourceDelayMillis": job.UnknownDataSourceDelay,
 		"leaseMillis": job.Lease, "deliveryTimeoutMillis": job.DeliveryTimeout, "probeTimeoutMillis": job.ProbeTimeout,
 	} {
-		if d > longest {
-			x.find(where, "too-long", fmt.Sprintf("%s is %v: entries rest as long", key, d.Round(time.Hour)), "remove it from jobConfig, or set it to seconds or minutes; it is in milliseconds")
-		}
+		x.findIf(d > longest, where, "too-long", fmt.Sprintf("%s is %v: entries rest as long", key, d.Round(time.Hour)), "remove it from jobConfig, or set it to seconds or minutes; it is in milliseconds")
 	}
 	for _, t := range x.Targets {
-		if t.Named != "" && t.Named != t.Name {
-			x.find("data source "+t.Name, "name", fmt.Sprintf("its DSN names it %s (bedDataSource): an application with this DSN writes entries for %s, which are not delivered here", t.Named, t.Named),
-				"make the key in targetDataSource and bedDataSource the same, or remove bedDataSource from the job's DSN")
-		}
+		x.findIf(t.Named != "" && t.Named != t.Name, "data source "+t.Name, "name", fmt.Sprintf("its DSN names it %s (bedDataSource): an application with this DSN writes entries for %[1]s, which are not delivered here", t.Named),
+			"make the key in targetDataSource and bedDataSource the same, or remove bedDataSource from the job's DSN")
 	}
 	x.add(&x.report.Checked, "the configuration: data sources, schedule, delays, leases and retentions")
-	if gap := job.LongestPause(x.Now()); gap > rarely {
-		x.find(where, "cron", fmt.Sprintf("between two rounds of the job up to %v pass (cron %q): a write that its caller got back as pending waits as long", gap.Round(time.Minute), job.Cron),
-			"set jobConfig.cron to seconds or minutes; the default is every 5 s")
-	}
+	gap := job.LongestPause(x.Now())
+	x.findIf(gap > rarely, where, "cron", fmt.Sprintf("between two rounds of the job up to %v pass (cron %q): a write that its caller got back as pending waits as long", gap.Round(time.Minute), job.Cron),
+		"set jobConfig.cron to seconds or minutes; the default is every 5 s")
 }
 
 // least and most are how long times of the configuration may sensibly be.
@@ -218,9 +209,12 @@ type patient struct {
 	most int
 }
 
-func (p *patient) find(check, what, remedy string) { p.x.find(p.where, check, what, remedy) }
+func (p *patient) find(check, what, remedy string) { p.findIf(true, check, what, remedy) }
 
-// examine looks at the database.
+func (p *patient) findIf(wrong bool, check, what, remedy string) {
+	p.x.findIf(wrong, p.where, check, what, remedy)
+}
+
 func (p *patient) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -330,7 +324,6 @@ func (p *patient) text(ctx context.Context, query string, args ...any) string {
 	return all[0][0]
 }
 
-// rows asks for rows as text.
 func (p *patient) rows(ctx context.Context, query string, args ...any) ([][]string, error) {
 	return tables.Texts(ctx, p.db, query, args...)
 }
