@@ -110,24 +110,23 @@ func (c *amqpConn) alarmed() error {
 	return nil
 }
 
-// open opens a channel. An error of the broker closes the channel.
-func (c *amqpConn) open() (err error) {
-	if c.channel != nil && !c.channel.IsClosed() {
-		return nil
+// ready opens a channel, because an error of the broker closes the last one, and looks for an alarm.
+func (c *amqpConn) ready() (err error) {
+	if c.channel == nil || c.channel.IsClosed() {
+		if c.channel, err = c.conn.Channel(); err != nil {
+			return err
+		}
+		c.returned = c.channel.NotifyReturn(make(chan amqp.Return, 1))
+		c.closed = c.channel.NotifyClose(make(chan *amqp.Error, 1))
+		if err := c.channel.Confirm(false); err != nil {
+			return err
+		}
 	}
-	if c.channel, err = c.conn.Channel(); err != nil {
-		return err
-	}
-	c.returned = c.channel.NotifyReturn(make(chan amqp.Return, 1))
-	c.closed = c.channel.NotifyClose(make(chan *amqp.Error, 1))
-	return c.channel.Confirm(false)
+	return c.alarmed()
 }
 
 func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
-	if err := c.open(); err != nil {
-		return sender.NotSent(err)
-	}
-	if err := c.alarmed(); err != nil {
+	if err := c.ready(); err != nil {
 		return sender.NotSent(err)
 	}
 	if err := broker.AMQPForm.Check(m, c.conn.Config.FrameSize); err != nil {
@@ -174,11 +173,7 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 // rights is an answer, too.
 func (c *amqpConn) Ping(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = c.conn.CloseDeadline(time.Now()) })()
-	err := c.open()
-	if err == nil {
-		err = c.alarmed()
-	}
-	if err != nil {
+	if err := c.ready(); err != nil {
 		return err
 	}
 	confirmed, err := c.channel.PublishWithDeferredConfirmWithContext(ctx, "", "amq.bed-job", false, false, amqp.Publishing{Body: []byte{0}})

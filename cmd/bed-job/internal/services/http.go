@@ -41,7 +41,9 @@ func HTTP(base string, a *access.Access) (delivery.Target, error) {
 
 // check checks the names of the configured headers.
 func check(a *access.Access) error {
-	for name := range both(a) {
+	all := maps.Clone(a.Headers)
+	maps.Copy(all, a.HeaderFiles)
+	for name := range all {
 		_, twice := a.Headers[name]
 		_, filed := a.HeaderFiles[name]
 		switch {
@@ -54,12 +56,6 @@ func check(a *access.Access) error {
 		}
 	}
 	return nil
-}
-
-func both(a *access.Access) map[string]string {
-	all := maps.Clone(a.Headers)
-	maps.Copy(all, a.HeaderFiles)
-	return all
 }
 
 // transport adds the credentials of the configuration.
