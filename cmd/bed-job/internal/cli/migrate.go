@@ -5,12 +5,13 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/bedsql/bed/cmd/bed-job/internal/migrate"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -89,16 +90,18 @@ func (m *migration) database(ctx context.Context, a *app, where string, s dataSo
 			return fmt.Errorf("%s: %w", where, err) // opening it would make it
 		}
 	}
-	db := migrate.Database{DB: sql.OpenDB(t.Connector), Flavor: t.Dialect.Flavor, OnlyThere: isTarget}
+	db := sql.OpenDB(t.Connector)
 	defer func() { _ = db.Close() }()
-	if db.Schema, err = schema(s.driver); err != nil {
+	text, err := schema(s.driver)
+	if err != nil {
 		return err
 	}
+	place := tables.Place{Flavor: t.Dialect.Flavor}
 	if isTarget {
-		db.Receipts.Schema = t.ReceiptSchema
+		place.Schema = t.ReceiptSchema
 	}
 	bounded, cancel := context.WithTimeout(ctx, a.logTimeout)
-	plan, err := db.Plan(bounded)
+	plan, err := missing(bounded, db, place, text, isTarget)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("%s: its tables cannot be looked at: %w", where, err)
@@ -116,4 +119,36 @@ func (m *migration) database(ctx context.Context, a *app, where string, s dataSo
 		}
 	}
 	return nil
+}
+
+// missing returns the statements that add the missing parts of a schema, in order. They neither drop
+// nor change anything. Missing tables of a target stay missing: it creates them on first use.
+func missing(ctx context.Context, db *sql.DB, at tables.Place, schema string, isTarget bool) (plan []string, err error) {
+	for _, t := range tables.Of(at.Flavor, schema) {
+		found, err := at.Read(ctx, db, t.Name)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(found.Columns) == 0 && isTarget:
+			continue
+		case len(found.Columns) == 0:
+			plan = append(plan, t.Statements()...)
+			continue
+		}
+		name := attempt.Receipts{Schema: at.Schema}.Placed(at.Flavor, t.Name)
+		for _, c := range t.Columns {
+			if !slices.ContainsFunc(found.Columns, func(is tables.Column) bool { return is.Name == c.Name }) {
+				plan = append(plan, t.Add(name, c)...)
+			}
+		}
+		if !t.HasKey(found.Indexes) {
+			plan = append(plan, t.AddKey(name))
+		}
+		for _, want := range t.Indexes {
+			if !slices.ContainsFunc(found.Indexes, func(i tables.Index) bool { return i.Name == want.Name }) {
+				plan = append(plan, want.Create)
+			}
+		}
+	}
+	return plan, nil
 }
