@@ -27,7 +27,8 @@ type Log struct {
 type AskFunc func(ctx context.Context) []Log
 
 const (
-	defaultEvery = 15 * time.Second
+	// every is how long an answer counts.
+	every = 15 * time.Second
 	// logTimeout bounds a count; Prometheus allows a scrape 10 s.
 	logTimeout = 8 * time.Second
 )
@@ -51,7 +52,6 @@ var (
 // concurrent use.
 type Collector struct {
 	ask   AskFunc
-	every time.Duration
 	names instruments.Names
 
 	mu    sync.Mutex
@@ -59,13 +59,8 @@ type Collector struct {
 	said  []Log
 }
 
-// New returns a Collector that calls ask at most once per every; an every below 1 means 15 s.
-func New(ask AskFunc, every time.Duration) *Collector {
-	if every <= 0 {
-		every = defaultEvery
-	}
-	return &Collector{ask: ask, every: every}
-}
+// New returns a Collector that calls ask at most once in 15 s.
+func New(ask AskFunc) *Collector { return &Collector{ask: ask} }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
@@ -80,7 +75,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	down := func(said Log) bool { return said.Overview == nil }
-	if c.asked.IsZero() || time.Since(c.asked) >= c.every || slices.ContainsFunc(c.said, down) {
+	if c.asked.IsZero() || time.Since(c.asked) >= every || slices.ContainsFunc(c.said, down) {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		c.said = c.ask(ctx)
 		cancel()

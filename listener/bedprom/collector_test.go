@@ -165,7 +165,7 @@ func TestLabelsHoldNoTerminalControls(t *testing.T) {
 	}
 	log := logmetrics.New(func(context.Context) []logmetrics.Log {
 		return []logmetrics.Log{{Name: name, Overview: &ops.Overview{DataSources: []ops.DataSource{{Name: name}}}}}
-	}, 0)
+	})
 	w := httptest.NewRecorder()
 	bedprom.Handler(log).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	if body := w.Body.String(); strings.ContainsAny(body, "\x1b\u202e\u009b") || !strings.Contains(body, "bed_log_entries") {
@@ -185,7 +185,7 @@ func TestTheStateOfEachLogIsReported(t *testing.T) {
 	c := logmetrics.New(func(context.Context) []logmetrics.Log {
 		asked++
 		return []logmetrics.Log{said}
-	}, time.Hour)
+	})
 	got := gathered(t, c, "bed_log_entries")
 	want(t, got,
 		"bed_log_entries{data_source=ledger,log=bed,state=leased} 0", "bed_log_entries{data_source=ledger,log=bed,state=parked} 0",
@@ -201,7 +201,7 @@ func TestTheStateOfEachLogIsReported(t *testing.T) {
 
 	down := logmetrics.New(func(context.Context) []logmetrics.Log {
 		return []logmetrics.Log{{Name: "down"}, said}
-	}, 0)
+	})
 	want(t, gathered(t, down, "bed_log_up"), "bed_log_up{log=bed} 1", "bed_log_up{log=down} 0")
 	want(t, gathered(t, down, "bed_jobs"), "bed_jobs_alive{log=bed} 2")
 }

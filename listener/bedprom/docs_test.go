@@ -28,7 +28,7 @@ func described(t *testing.T) map[string][]string {
 	defer c.Close()
 	descs := make(chan *prometheus.Desc, 100)
 	c.Describe(descs)
-	logmetrics.New(nil, 0).Describe(descs)
+	logmetrics.New(nil).Describe(descs)
 	close(descs)
 	all := map[string][]string{}
 	form := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)

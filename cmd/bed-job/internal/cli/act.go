@@ -134,7 +134,6 @@ func reasonFlags(cmd *cobra.Command, reason *string, dryRun *bool) {
 	cmd.Flags().BoolVar(dryRun, "dry-run", false, "print what would be done, and change nothing")
 }
 
-// clerk carries one action out.
 type clerk struct {
 	*app
 	action
@@ -156,10 +155,7 @@ type acted struct {
 
 // sure asks for confirmation to act on n entries; more describes them.
 func (c *clerk) sure(ctx context.Context, n int, more string) error {
-	if !c.action.confirm || c.yes || c.dryRun {
-		return nil
-	}
-	return c.app.confirm(ctx, fmt.Sprintf("%s %s%s? It will never be delivered.", c.verb, entries(n), more))
+	return c.app.confirm(ctx, !c.action.confirm || c.yes || c.dryRun, fmt.Sprintf("%s %s%s? It will never be delivered.", c.verb, entries(n), more))
 }
 
 // named acts on the named entries, and reports each.
@@ -194,12 +190,7 @@ func (c *clerk) named(ctx context.Context, d *desk, ids []string, done *acted) e
 	return nil
 }
 
-func (c *clerk) outcome() string {
-	if c.dryRun {
-		return "would be " + c.done
-	}
-	return c.done
-}
+func (c *clerk) outcome() string { return map[bool]string{true: "would be "}[c.dryRun] + c.done }
 
 // filtered counts the entries of a filter and acts on exactly these.
 func (c *clerk) filtered(ctx context.Context, d *desk, f ops.Filter, out *acted) error {

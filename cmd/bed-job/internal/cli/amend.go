@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -68,7 +67,6 @@ untried (why there is no trial) and dryRun.`,
 	return cmd
 }
 
-// amender carries an amendment out.
 type amender struct {
 	*app
 	filters
@@ -130,22 +128,12 @@ func said(in io.Reader, value *string) error {
 	return nil
 }
 
-// sure asks on the terminal.
-func (m *amender) sure(ctx context.Context, what string) error {
-	if m.yes || m.dryRun {
-		return nil
-	}
-	return m.confirm(ctx, fmt.Sprintf("amend %s? The audit keeps the old text.", what))
-}
-
 func (m *amender) one(ctx context.Context, d *desk, id string) error {
-	if err := m.sure(ctx, printable(id)); err != nil {
+	if err := m.confirm(ctx, m.yes, fmt.Sprintf("amend %s? The audit keeps the old text.", printable(id))); err != nil {
 		return err
 	}
 	done, err := d.Amend(ctx, id, m.to, m.by(m.reason))
 	switch {
-	case errors.Is(err, ops.ErrNoAnswer):
-		return d.log.silent(err)
 	case err != nil:
 		return explain(id, err)
 	case m.json():
@@ -180,20 +168,18 @@ func (m *amender) all(ctx context.Context, d *desk) error {
 		_, err := fmt.Fprintln(m.Err, "Nothing of that kind is parked: entries that wait are parked first.")
 		return err
 	}
-	if err := m.sure(ctx, fmt.Sprintf("%s (counted at %s by the log's clock)", entries(len(sel.IDs)), sel.At.Format(time.RFC3339))); err != nil {
+	question := fmt.Sprintf("amend %s (counted at %s by the log's clock)? The audit keeps the old text.", entries(len(sel.IDs)), sel.At.Format(time.RFC3339))
+	if err := m.confirm(ctx, m.yes || m.dryRun, question); err != nil {
 		return err
 	}
-	cfg := opsConfig(d.app, d.cfg)
+	cfg := opsConfig(m.app, d.cfg)
 	cfg.AnswerWithin *= manyTimes
-	store, err := newStore(d.log, cfg)
+	store, err := ops.New(d.log.Storage, cfg)
 	if err != nil {
 		return err
 	}
 	done, err := store.AmendAll(ctx, sel, m.to, m.by(m.reason), m.dryRun)
-	switch {
-	case errors.Is(err, ops.ErrNoAnswer):
-		return d.log.silent(err)
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	if m.json() {
@@ -206,9 +192,7 @@ func (m *amender) all(ctx context.Context, d *desk) error {
 	}
 	if done.Trial != nil {
 		fmt.Fprintf(m.Out, "tried on %s:\n", done.Tried)
-		if err := printTrial(m.app, done.Tried, done.Trial); err != nil && !errors.Is(err, errReported) {
-			return err
-		}
+		_ = printTrial(m.app, done.Tried, done.Trial) // it only reports the trial's own error
 	}
 	m.note(done.Untried)
 	for _, k := range done.Kept {
@@ -216,7 +200,7 @@ func (m *amender) all(ctx context.Context, d *desk) error {
 	}
 	outcome := "amended; they are still parked: bed-job retry --kind " + done.Kind
 	if m.dryRun || len(done.Changed) == 0 {
-		outcome = strings.TrimSuffix(map[bool]string{true: "would be "}[m.dryRun]+"amended", " ")
+		outcome = map[bool]string{true: "would be "}[m.dryRun] + "amended"
 	}
 	fmt.Fprintf(m.Out, "%s of %d %s\n", entries(len(done.Changed)), len(sel.IDs), outcome)
 	if done.Gone > 0 {

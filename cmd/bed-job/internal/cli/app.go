@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,22 +82,20 @@ const unknownWidth = 80
 
 // width returns the number of columns for output; 0 means no limit, because Out is not a terminal.
 func (a *app) width() int {
+	n := 0
 	if a.Width != nil {
-		if n := a.Width(); n > 0 {
-			return n
-		}
+		n = max(a.Width(), 0)
 	}
-	if a.OutTTY {
-		return unknownWidth
+	if n == 0 && a.OutTTY {
+		n = unknownWidth
 	}
-	return 0
+	return n
 }
 
 func terminal(f *os.File) bool {
 	return isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd())
 }
 
-// run runs one command line.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
@@ -140,6 +139,17 @@ type reported int
 func (reported) Error() string { return "failed" }
 
 const errReported = reported(exitFailure)
+
+// judged is the result of a command that looks for problems: it found some, or could not see all.
+func judged(found, unseen bool) error {
+	switch {
+	case found:
+		return errReported
+	case unseen:
+		return reported(exitUnknown)
+	}
+	return nil
+}
 
 // A usageError is a mistake in the command line.
 type usageError string
@@ -230,7 +240,7 @@ func (a *app) withConfig(ctx context.Context, f func(boundedLog, *config) error)
 	if err != nil {
 		return err
 	}
-	defer closing(log.Close)
+	defer func() { _ = log.Close() }() // an error means that an idle connection broke
 	return f(log, cfg)
 }
 
@@ -243,17 +253,12 @@ func (a *app) readConfig(p part) (*config, error) {
 	if a.logTimeout <= 0 {
 		return nil, usagef("--log-timeout must be more than 0")
 	}
-	path := a.configPath
-	if path == "" {
-		path, _ = a.Getenv(ConfigVariable)
-	}
-	named := path != ""
-	if !named {
-		path = DefaultConfig
-	}
+	inEnv, _ := a.Getenv(ConfigVariable)
+	named := cmp.Or(a.configPath, inEnv)
+	path := cmp.Or(named, DefaultConfig)
 	src, err := os.ReadFile(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !named:
+	case errors.Is(err, fs.ErrNotExist) && named == "":
 		return nil, fmt.Errorf("there is no %s in the working directory: name a configuration file with -c or in $%s", path, ConfigVariable)
 	case err != nil:
 		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
@@ -272,8 +277,12 @@ func (a *app) readConfig(p part) (*config, error) {
 	return c, err
 }
 
-// confirm asks on the terminal. It returns an error unless the answer is yes.
-func (a *app) confirm(ctx context.Context, question string) error {
+// confirm asks on the terminal, unless the operator is sure. It returns an error unless the answer is
+// yes.
+func (a *app) confirm(ctx context.Context, sure bool, question string) error {
+	if sure {
+		return nil
+	}
 	fmt.Fprintf(a.Err, "%s [y/N] ", question)
 	answer := make(chan string, 1)
 	go func() {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -60,14 +59,7 @@ func printAudit(ctx context.Context, a *app, d *desk, limit int, values bool) er
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		return printJSON(a.Out, records)
-	}
-	if len(records) == 0 {
-		_, err := fmt.Fprintln(a.Err, "The audit is empty.")
-		return err
-	}
-	t := table{width: a.width(), headings: []string{"TIME", "WHO", "ACTION", "COUNT", "WHAT", "REASON"}, long: 2}
+	t := table{headings: []string{"TIME", "WHO", "ACTION", "COUNT", "WHAT", "REASON"}, long: 2}
 	for _, r := range records {
 		n := "-"
 		if r.Count > 0 {
@@ -75,5 +67,5 @@ func printAudit(ctx context.Context, a *app, d *desk, limit int, values bool) er
 		}
 		t.add(r.Time.Local().Format(time.RFC3339), r.Who, string(r.Action), n, r.What, r.Reason)
 	}
-	return t.print(a.Out)
+	return a.print(records, &t, "The audit is empty.")
 }

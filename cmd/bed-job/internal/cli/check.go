@@ -215,10 +215,10 @@ func unreachable(ctx context.Context, a *app, cfg *config) map[string]string {
 	var all sync.WaitGroup
 	for _, s := range cfg.targets {
 		all.Go(func() {
-			if why := s.unreachable(ctx); why != "" {
+			if err := s.unreachable(ctx); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				down[s.name] = a.redact(why)
+				down[s.name] = a.redact(err.Error())
 			}
 		})
 	}
@@ -226,30 +226,25 @@ func unreachable(ctx context.Context, a *app, cfg *config) map[string]string {
 	return down
 }
 
-// unreachable returns why the data source is unreachable; empty if it is reachable.
-func (s dataSource) unreachable(ctx context.Context) string {
+// unreachable returns why the data source is unreachable; nil if it is reachable.
+func (s dataSource) unreachable(ctx context.Context) error {
 	if s.problem != nil {
-		return s.problem.Error()
+		return s.problem
 	}
 	t, err := s.target()
-	switch {
-	case err != nil:
-		return err.Error()
-	case t.File != "" || t.NoSideConnection:
-		return "" // the first write makes a file that is not there yet
+	if err != nil || t.File != "" || t.NoSideConnection {
+		return err // the first write makes a file that is not there yet
 	}
-	if _, err = ops.Within(ctx, ops.VerifyTimeout, func(ctx context.Context) (any, error) {
+	_, err = ops.Within(ctx, ops.VerifyTimeout, func(ctx context.Context) (any, error) {
 		conn, err := t.Connector.Connect(ctx)
 		if err == nil {
 			err = errors.Join(attempt.Ping(ctx, conn), conn.Close()) // Kafka's connects at the first request
 		}
 		return nil, err
-	}); err != nil {
-		var key *access.Error
-		if errors.As(err, &key) {
-			return key.Error() // the rest of the text could cut it off
-		}
-		return err.Error()
+	})
+	var key *access.Error
+	if errors.As(err, &key) {
+		return key // the rest of the text could cut it off
 	}
-	return ""
+	return err
 }

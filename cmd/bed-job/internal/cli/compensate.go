@@ -36,10 +36,8 @@ first one to compensate).`,
 			}
 			ctx := cmd.Context()
 			return withDesk(ctx, a, func(d *desk) error {
-				if !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("compensate %s? Its applied parts are compensated, the last one first.", printable(args[0]))); err != nil {
-						return err
-					}
+				if err := a.confirm(ctx, yes, fmt.Sprintf("compensate %s? Its applied parts are compensated, the last one first.", printable(args[0]))); err != nil {
+					return err
 				}
 				started, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Compensated, error) { return d.Compensate(ctx, args[0], a.by(reason)) })
 				switch {

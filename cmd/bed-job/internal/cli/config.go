@@ -20,9 +20,6 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A jobConfig is the section jobConfig, as asyncjob takes it.
-type jobConfig = asyncjob.Config
-
 // DefaultListen is the address of `bed-job console` when its section has none.
 const DefaultListen = "127.0.0.1:8390"
 
@@ -40,7 +37,7 @@ type dataSource struct {
 	// access has the certificates and passwords beside the DSN; nil for none.
 	access *access.Access
 	at     ast.Node // where it stands, for problems found later
-	// noActivity: see runConfig. Only of the log.
+	// noActivity is config.noActivity, for the log.
 	noActivity bool
 	// problem is why the data source is unusable; it is set only if problems do not invalidate the
 	// whole configuration.
@@ -54,18 +51,13 @@ type config struct {
 	// logs are all of them, or the one named by --log.
 	logs    []dataSource
 	targets []dataSource
-	job     jobConfig
+	job     asyncjob.Config
 	// console is the section console. run serves a console only with an address in it.
 	console console.Config
 	// metrics is the section metrics: where run serves the metrics alone.
 	metrics struct {
 		Listen text `yaml:"listen"`
 	}
-	runConfig
-}
-
-// A runConfig is the command's own part of the section jobConfig.
-type runConfig struct {
 	// exitIfLogUnavailable makes run end instead of waiting for a log that is down.
 	exitIfLogUnavailable bool
 	// noActivity turns off the counts of writes per minute.
@@ -118,13 +110,11 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 	}
 	c = &config{}
 	errs := [6]error{4: d.placed(err)}
-	switch run := new(runConfig); {
-	case p == wholeFile:
-		errs[2] = d.job(top.Job, &c.job, &c.runConfig)
+	if p == wholeFile {
+		errs[2] = d.job(top.Job, c)
 		errs[5] = d.decode(top.Metrics, &c.metrics)
-	case d.job(top.Job, &c.job, run) != nil:
-		// Commands that only look use the job's times if they can be read.
-		c.job = jobConfig{}
+	} else if whole := new(config); d.job(top.Job, whole) == nil {
+		c.job = whole.job // commands that only look use the job's times if they can be read
 	}
 	if c.logs, errs[1] = d.logs(top.Log, p == wholeFile); len(c.logs) > 0 {
 		for i := range c.logs {
@@ -320,12 +310,9 @@ func headers(of map[string]text) map[string]string {
 // the other's lock.
 func (d *decoder) sharedFile(c *config) (err error) {
 	for _, l := range c.logs {
-		log, lerr := l.target()
-		if lerr != nil || log.File == "" {
-			continue
-		}
+		log, _ := l.target()
 		for _, s := range c.targets {
-			if t, terr := s.target(); terr == nil && target.SameFile(t.File, log.File) {
+			if t, _ := s.target(); target.SameFile(t.File, log.File) {
 				err = errors.Join(err, d.at(s.at, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name)))
 			}
 		}
@@ -333,9 +320,8 @@ func (d *decoder) sharedFile(c *config) (err error) {
 	return err
 }
 
-// job reads the section jobConfig.
-func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
-	activity := true
+func (d *decoder) job(n ast.Node, whole *config) error {
+	c, activity := &whole.job, true
 	known := map[string]any{
 		"name": &c.Name, "cron": &c.Cron, "transactionLogFetchDataCount": &c.TransactionLogFetchDataCount,
 		"maxDeliveryTryTimes": &c.MaxDeliveryTryTimes, "maxDeliveryTryDelayMillis": &c.MaxDeliveryTryDelay,
@@ -343,7 +329,7 @@ func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
 		"deliveryTimeoutMillis": &c.DeliveryTimeout, "probeTimeoutMillis": &c.ProbeTimeout, "leaseMillis": &c.Lease,
 		"concurrency": &c.Concurrency, "deliveryBatch": &c.DeliveryBatch, "unknownDataSourceDelayMillis": &c.UnknownDataSourceDelay,
 		"shutdownTimeoutMillis": &c.ShutdownTimeout, "receiptRetentionMillis": &c.ReceiptRetention, "keyRetentionMillis": &c.KeyRetention,
-		"purgeIntervalMillis": &c.PurgeInterval, "exitIfLogUnavailable": &run.exitIfLogUnavailable, "activity": &activity,
+		"purgeIntervalMillis": &c.PurgeInterval, "exitIfLogUnavailable": &whole.exitIfLogUnavailable, "activity": &activity,
 	}
 	values := map[string]ast.Node{}
 	err := d.decode(n, &values)
@@ -357,7 +343,7 @@ func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
 		zeroIsNone := to == &c.MaxDeliveryTryDelay || to == &c.RetryDelay || to == &c.RetryJitter
 		err = errors.Join(err, d.set(key, values[key], to, zeroIsNone))
 	}
-	if run.noActivity = !activity; err != nil {
+	if whole.noActivity = !activity; err != nil {
 		return err
 	}
 	// The job itself validates, so that the rules are in one place.
@@ -368,7 +354,6 @@ func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
 	return d.eachAt(n, err, "asyncjob: ")
 }
 
-// console reads the section console.
 func (d *decoder) console(n ast.Node, c *console.Config) error {
 	var is struct {
 		Listen       text   `yaml:"listen"`

@@ -54,7 +54,7 @@ func TestConfigurationWithShardingJDBCNamesIsRead(t *testing.T) {
 		c.targets[0].name != "ledger" || c.targets[0].driver != "postgres" {
 		t.Errorf("the targets are %+v", c.targets)
 	}
-	want := jobConfig{
+	want := asyncjob.Config{
 		Name: "bestEffortsDeliveryJob", Cron: "0/5 * * * * ?", TransactionLogFetchDataCount: 100,
 		MaxDeliveryTryTimes: 3, MaxDeliveryTryDelay: time.Minute,
 	}

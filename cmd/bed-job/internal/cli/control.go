@@ -48,10 +48,8 @@ type controlled struct {
 }
 
 func controlCommand(a *app, c control) *cobra.Command {
-	var (
-		reason string
-		dryRun bool
-	)
+	var reason string
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   string(c.Action) + " " + c.args,
 		Short: c.short,

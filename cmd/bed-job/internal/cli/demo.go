@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"io"
 
@@ -26,10 +27,7 @@ its web console. The exit status is 1 if a balance is wrong.`,
 			if dir, ok := a.Getenv(demo.ApplicationVariable); ok {
 				return demo.Application(cmd.Context(), dir)
 			}
-			width := demoWidth
-			if n := a.width(); n > 0 {
-				width = min(n, width)
-			}
+			width := min(cmp.Or(a.width(), demoWidth), demoWidth)
 			return demo.Run(cmd.Context(), demo.Options{
 				Out: a.Out, Width: width, Keep: keep, Console: console,
 				BedJob: func(ctx context.Context, out io.Writer, args ...string) int {

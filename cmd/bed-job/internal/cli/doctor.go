@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,6 @@ with atHome, the data sources whose transactions can carry entries of the log (b
 	return cmd
 }
 
-// examine is the command.
 func examine(ctx context.Context, a *app) error {
 	in, problems, err := installation(a)
 	var unreadable *ConfigError
@@ -54,17 +54,7 @@ func examine(ctx context.Context, a *app) error {
 		findings = append(findings, doctor.Finding{Where: "the configuration", Check: "file", What: p, Remedy: "fix the line; bed-job run does not start until then"})
 	}
 	report.Findings = append(findings, report.Findings...)
-	if err := printReport(a, report); err != nil {
-		return err
-	}
-	switch {
-	case len(report.Findings) > 0:
-		return errReported
-	case len(report.Unseen) > 0:
-		return reported(exitUnknown)
-	default:
-		return nil
-	}
+	return cmp.Or(printReport(a, report), judged(len(report.Findings) > 0, len(report.Unseen) > 0))
 }
 
 func printReport(a *app, report *doctor.Report) error {
@@ -127,8 +117,7 @@ func diagnosed(s dataSource) (doctor.Database, error) {
 	t, err := s.target()
 	db := doctor.Database{Name: s.name, Driver: s.driver, DSN: s.dsn, Access: s.access, Target: t}
 	if err == nil && strings.Contains(s.dsn, "bedDataSource") {
-		own, _ := drivers[s.driver](s.dsn, nil)
-		db.Named = own.DataSource
+		db.Named = s.named()
 	}
 	return db, err
 }

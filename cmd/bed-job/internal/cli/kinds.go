@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -35,7 +34,12 @@ createdAt and newestCreatedAt (their times).`,
 				if err != nil {
 					return err
 				}
-				return printKinds(a, kinds.Kinds)
+				t := table{headings: []string{"COUNT", "DATA SOURCE", "CODE", "FIRST", "LAST", "ERROR"}, long: 1}
+				for _, k := range kinds.Kinds {
+					t.add(atLeast(k.Count, k.More), k.DataSource, k.Code, k.CreatedAt.Local().Format(time.RFC3339), k.NewestCreatedAt.Local().Format(time.RFC3339), k.Text)
+					t.under("--kind " + k.Key)
+				}
+				return a.print(kinds.Kinds, &t, "The log holds no entry of that kind with an error.")
 			})
 		},
 	}
@@ -44,26 +48,7 @@ createdAt and newestCreatedAt (their times).`,
 	return cmd
 }
 
-func printKinds(a *app, kinds []ops.Kind) error {
-	if a.json() {
-		return printJSON(a.Out, kinds)
-	}
-	if len(kinds) == 0 {
-		_, err := fmt.Fprintln(a.Err, "The log holds no entry of that kind with an error.")
-		return err
-	}
-	t := table{width: a.width(), headings: []string{"COUNT", "DATA SOURCE", "CODE", "FIRST", "LAST", "ERROR"}, long: 1}
-	for _, k := range kinds {
-		t.add(atLeast(k.Count, k.More), k.DataSource, k.Code, k.CreatedAt.Local().Format(time.RFC3339), k.NewestCreatedAt.Local().Format(time.RFC3339), k.Text)
-		t.under("--kind " + k.Key)
-	}
-	return t.print(a.Out)
-}
-
 // atLeast formats a count, with a mark if there are more than n.
 func atLeast(n int, more bool) string {
-	if more {
-		return strconv.Itoa(n) + "+"
-	}
-	return strconv.Itoa(n)
+	return strconv.Itoa(n) + map[bool]string{true: "+"}[more]
 }

@@ -13,17 +13,16 @@ import (
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/txlog"
 )
 
 // pageSize is how many units are read from the log at once.
 const pageSize = 500
 
 func listCommand(a *app) *cobra.Command {
-	var (
-		f      filters
-		limit  int
-		verify bool
-	)
+	var f filters
+	var limit int
+	var verify bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the entries of the log, oldest first",
@@ -225,4 +224,75 @@ func (l *logList) printJSON(ctx context.Context) error {
 		_, err = io.WriteString(l.Out, end)
 	}
 	return err
+}
+
+// filters are the flags for selecting entries.
+type filters struct {
+	ops.Filter
+	parked bool
+	state  string
+}
+
+func filterFlags(a *app, cmd *cobra.Command, f *filters) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.DataSource, "data-source", "", "only entries of the data source `name`")
+	flags.StringVar(&f.state, "state", "", "only entries in this state: waiting, leased or parked")
+	flags.BoolVar(&f.parked, "parked", false, "only entries waiting for an operator: --state parked")
+	flags.StringVar(&f.Text, "text", "", "only entries with exactly this text in their SQL or error")
+	flags.StringVar(&f.Transaction, "transaction", "", "only entries of the soft transaction `id`")
+	flags.StringVar(&f.Kind, "kind", "", "only entries of this `kind`, as printed by kinds or rehearse")
+	flags.Var((*spanFlag)(&f.OlderThan), "older-than", "only entries at least this old, such as 30m, 24h or 7d")
+	flags.Lookup("older-than").DefValue = "0" // for a zero, --help shows no default
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "leased", "parked"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))
+}
+
+// read makes the filter from the flags. It rejects a given but empty flag, such as from an unset
+// shell variable: it would match every entry.
+func (f *filters) read(cmd *cobra.Command) error {
+	for _, name := range []string{"data-source", "state", "text", "transaction", "kind", "older-than"} {
+		if flag := cmd.Flags().Lookup(name); flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
+			return usagef("--%s is empty: give it a value, or leave it out", name)
+		}
+	}
+	switch f.State = ops.State(f.state); f.State {
+	case "", ops.Waiting, ops.Leased, ops.Parked:
+	default:
+		return usagef("--state is waiting, leased or parked, not %q", f.state)
+	}
+	if f.parked {
+		if f.State != "" && f.State != ops.Parked {
+			return usagef("--parked and --state %s exclude each other", f.state)
+		}
+		f.State = ops.Parked
+	}
+	f.Reveal = true // who has the DSN sees the log
+	return nil
+}
+
+// given reports whether any flag selects.
+func (f *filters) given() bool { return f.Filter != ops.Filter{Reveal: true} }
+
+// plain returns the filter in the log's own form, if that can express it.
+func (f *filters) plain() (txlog.Filter, bool) {
+	return txlog.Filter{Parked: f.State == ops.Parked, DataSource: f.DataSource, OlderThan: f.OlderThan},
+		f.Text == "" && f.Transaction == "" && f.Kind == "" && (f.State == "" || f.State == ops.Parked)
+}
+
+// completeDataSource completes the names of the configuration.
+func completeDataSource(a *app) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []string, d cobra.ShellCompDirective) {
+		d = cobra.ShellCompDirectiveNoFileComp
+		if len(args) > 0 && cmd.Name() != "list" {
+			return nil, d
+		}
+		cfg, err := a.readConfig(logAndTargets)
+		if err != nil {
+			return nil, d
+		}
+		for _, s := range cfg.targets {
+			names = append(names, s.name)
+		}
+		return names, d
+	}
 }

@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
 )
 
-// logger makes the logger from the flags.
 func (a *app) logger() (*logrus.Logger, error) {
 	l := logrus.New()
 	l.SetOutput(a.Err)
@@ -17,13 +20,7 @@ func (a *app) logger() (*logrus.Logger, error) {
 		return nil, usagef("--log-level %q is unknown: debug, info, warning or error", a.logLevel)
 	}
 	l.SetLevel(level)
-	format := a.logFormat
-	if format == "" {
-		format = "json"
-		if a.ErrTTY {
-			format = "text"
-		}
-	}
+	format := cmp.Or(a.logFormat, map[bool]string{true: "text", false: "json"}[a.ErrTTY])
 	var f logrus.Formatter
 	switch format {
 	case "text":
@@ -82,4 +79,97 @@ func logFormatIn(args []string) string {
 		}
 	}
 	return ""
+}
+
+const hidden = "***"
+
+var (
+	userinfo = regexp.MustCompile(`^(?:[A-Za-z][A-Za-z0-9+.\-]*://)?[^:@/]*:`)
+	// keyword finds password=… in a keyword/value DSN or among a DSN's parameters.
+	keyword = regexp.MustCompile(`(?i)\b(?:\w*pass(?:word|wd|phrase)?|pwd|secret|key)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&;]+)`)
+)
+
+// wordLength is from how many letters on a password is hidden wherever it
+// stands. A shorter one is also a part of innocent words, and hiding it there
+// would only spell it out.
+const wordLength = 6
+
+// secrets are the texts in dsn to hide from messages: the whole DSN and its verbatim password. A
+// DSN that can hold no password has no secrets.
+func secrets(dsn string) []string {
+	var all []string
+	hide := func(before, password, after string) {
+		for _, p := range forms(password) {
+			all = append(all, before+p+after)
+			if len(p) >= wordLength {
+				all = append(all, p)
+			}
+		}
+	}
+	if start := userinfo.FindString(dsn); start != "" {
+		// The driver decides which @ ends the password, so try each.
+		rest := dsn[len(start):]
+		for i := strings.LastIndexByte(rest, '@'); i > 0; i = strings.LastIndexByte(rest[:i], '@') {
+			hide(":", rest[:i], "@")
+		}
+	}
+	for _, m := range keyword.FindAllStringSubmatch(dsn, -1) {
+		all = append(all, m[0])
+		for _, v := range forms(strings.TrimSuffix(strings.TrimPrefix(m[1], "'"), "'")) {
+			if len(v) >= wordLength {
+				all = append(all, v)
+			}
+		}
+	}
+	if len(all) > 0 || strings.Contains(dsn, "@") {
+		all = append([]string{dsn}, all...)
+	}
+	return all
+}
+
+var backslashed = regexp.MustCompile(`(?s)\\(.)`)
+
+// forms are the possible meanings of a verbatim password: itself, or the text after undoing URL
+// escapes or backslashes.
+func forms(password string) []string {
+	all := []string{password}
+	for _, unescape := range []func(string) (string, error){
+		url.PathUnescape, url.QueryUnescape,
+		func(p string) (string, error) { return backslashed.ReplaceAllString(p, "$1"), nil },
+	} {
+		if p, err := unescape(password); err == nil && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// redact hides the secrets of dsns in text.
+func redact(text string, dsns ...string) string {
+	for _, dsn := range dsns {
+		for _, s := range secrets(dsn) {
+			text = strings.ReplaceAll(text, s, hidden)
+		}
+	}
+	return text
+}
+
+// redactFormatter hides secrets in a log entry before it is written out.
+type redactFormatter struct {
+	logrus.Formatter
+	*app
+}
+
+func (f redactFormatter) Format(e *logrus.Entry) ([]byte, error) {
+	clean := *e
+	clean.Message = f.redact(e.Message)
+	clean.Data = make(logrus.Fields, len(e.Data))
+	for k, v := range e.Data {
+		switch v.(type) {
+		case error, string, fmt.Stringer:
+			v = f.redact(fmt.Sprint(v))
+		}
+		clean.Data[k] = v
+	}
+	return f.Formatter.Format(&clean)
 }

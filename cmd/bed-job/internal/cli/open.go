@@ -20,6 +20,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -29,22 +30,18 @@ type targetOf = func(dsn string, a *access.Access) (delivery.Target, error)
 // databases are the drivers for logs and targets: importing their packages registers them with
 // txlog.
 var databases = map[string]targetOf{
-	"mysql": access.MySQL, "postgres": access.Postgres, "sqlite": sqliteTarget,
-}
-
-func sqliteTarget(dsn string, a *access.Access) (delivery.Target, error) {
-	if a != nil {
-		return delivery.Target{}, errors.New("sqlite reads a file: it takes neither tls nor a password")
-	}
-	return sqlite.Target(dsn)
+	"mysql": access.MySQL, "postgres": access.Postgres, "sqlite": func(dsn string, a *access.Access) (delivery.Target, error) {
+		if a != nil {
+			return delivery.Target{}, errors.New("sqlite reads a file: it takes neither tls nor a password")
+		}
+		return sqlite.Target(dsn)
+	},
 }
 
 // drivers are the databases, and what is a target only: message brokers and HTTP services.
 var drivers = func() map[string]targetOf {
 	all := maps.Clone(databases)
-	for name, target := range brokers.Targets {
-		all[name] = target
-	}
+	maps.Copy(all, brokers.Targets)
 	all["http"] = services.HTTP
 	return all
 }()
@@ -197,11 +194,44 @@ func comesUp(s dataSource, err error) bool {
 	return terr == nil && t.File == "" && t.Dialect.DialClass(err) != dialect.Refused
 }
 
+// named returns the name that the DSN itself gives the data source: its bedDataSource, or its host
+// and database. It is empty for an unreadable DSN.
+func (s dataSource) named() string {
+	t, _ := drivers[s.driver](s.dsn, nil)
+	return t.DataSource
+}
+
 // place names the database and its server, without user and password.
 func (s dataSource) place() string {
-	t, err := drivers[s.driver](s.dsn, nil)
-	if err != nil {
-		return s.driver
+	if name := s.named(); name != "" {
+		return s.driver + " at " + name
 	}
-	return s.driver + " at " + t.DataSource
+	return s.driver
+}
+
+// A desk carries out an operator's commands. Call its methods through ask: that bounds each answer
+// by --log-timeout.
+type desk struct {
+	*ops.Store
+	log boundedLog
+	cfg *config
+}
+
+func openDesk(a *app, log boundedLog, cfg *config) (*desk, error) {
+	store, err := ops.New(log.Storage, opsConfig(a, cfg))
+	return &desk{store, log, cfg}, err
+}
+
+// withDesk opens the log for a command of an operator.
+func withDesk(ctx context.Context, a *app, f func(*desk) error) error {
+	return a.withConfig(ctx, func(log boundedLog, cfg *config) error {
+		d, err := openDesk(a, log, cfg)
+		if err == nil {
+			err = f(d)
+		}
+		if errors.Is(err, ops.ErrNoAnswer) {
+			return log.silent(err)
+		}
+		return err
+	})
 }

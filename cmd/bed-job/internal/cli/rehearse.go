@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -35,10 +36,7 @@ values as ?), entries, texts, oldest (an ID) and kinds (of at most 20 texts: kin
 			}
 			return withDesk(cmd.Context(), a, func(d *desk) error {
 				r, err := d.Rehearse(cmd.Context(), dataSource)
-				switch {
-				case errors.Is(err, ops.ErrNoAnswer):
-					return d.log.silent(err)
-				case err != nil:
+				if err != nil {
 					return err
 				}
 				return printRehearsal(a, r)
@@ -62,15 +60,7 @@ func printRehearsal(a *app, r *ops.Rehearsal) error {
 			fmt.Fprintln(a.Err, "There are more: name a data source.")
 		}
 	}
-	switch {
-	case err != nil:
-		return err
-	case len(r.Refused) > 0:
-		return errReported
-	case len(r.Unseen) > 0 || r.More:
-		return reported(exitUnknown)
-	}
-	return nil
+	return cmp.Or(err, judged(len(r.Refused) > 0, len(r.Unseen) > 0 || r.More))
 }
 
 func printMisfits(a *app, heading string, all []ops.Misfit) error {

@@ -65,7 +65,6 @@ means no delay.`,
 	return cmd
 }
 
-// runJob is the command run.
 func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	cfg, err := a.readConfig(wholeFile)
 	if err != nil {
@@ -115,7 +114,6 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	return nil
 }
 
-// delivering holds the parts of the command run.
 type delivering struct {
 	*app
 	cfg     *config
@@ -155,7 +153,7 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 	if err != nil || !opened {
 		return err
 	}
-	defer closing(log.Close)
+	defer func() { _ = log.Close() }() // an error means that an idle connection broke
 	cfg := d.cfg.job
 	if d.served != nil {
 		if err := d.served.ready(i, log, opsConfig(d.app, d.cfg)); err != nil {
@@ -168,17 +166,13 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 	if err != nil {
 		return err
 	}
-	defer closing(job.Close)
+	defer func() { _ = job.Close() }()
 	if d.once {
 		return runOnce(ctx, d.app, job)
 	}
 	logger.WithField("data_sources", slices.Sorted(maps.Keys(d.targets))).Info("bed-job is running")
 	return job.Run(ctx)
 }
-
-// closing closes a connection after all its answers have arrived. An error then means that an idle
-// connection broke, and is no failure of the command.
-func closing(f func() error) { _ = f() }
 
 func runOnce(ctx context.Context, a *app, job *asyncjob.Job) error {
 	report, err := job.RunOnce(ctx)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/safetext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -115,20 +116,16 @@ func showUnit(a *app, b io.Writer, u *entry.Unit, j ops.Judgement, values bool) 
 	}
 	row("Data source", u.DataSource)
 	row("State", string(ops.StateOf(u)))
-	if g := ops.GroupOf(u); g != "" {
-		row("Group", ops.GroupTexts[g])
-		if u.Undo != nil {
-			row("Compensated because", u.Undo.Cause)
-		}
+	row("Group", ops.GroupTexts[ops.GroupOf(u)])
+	if u.Undo != nil {
+		row("Compensated because", u.Undo.Cause)
 	}
 	row("Created", when(now, u.CreatedAt))
 	row("Tries", fmt.Sprint(u.Tries))
-	switch ops.StateOf(u) {
-	case ops.Waiting:
-		if u.Behind == "" {
-			row("Next try", until(now, ops.NextTry(u, a.minAge)))
-		}
-	case ops.Leased:
+	switch state := ops.StateOf(u); {
+	case state == ops.Waiting && u.Behind == "":
+		row("Next try", until(now, ops.NextTry(u, a.minAge)))
+	case state == ops.Leased:
 		row("Leased until", until(now, u.NextTry))
 	}
 	row("Waits for", u.Behind)
@@ -158,7 +155,7 @@ func showStatement(b io.Writer, s entry.Statement, i, of int, values bool) {
 	if of > 1 {
 		fmt.Fprintf(b, " %d of %d", i+1, of)
 	}
-	fmt.Fprintf(b, ":\n    %s\n", strings.ReplaceAll(strings.TrimRight(printableLines(s.SQL), "\n"), "\n", "\n    "))
+	fmt.Fprintf(b, ":\n    %s\n", strings.ReplaceAll(strings.TrimRight(safetext.Lines(s.SQL), "\n"), "\n", "\n    "))
 	if s.Required.Given() {
 		fmt.Fprintf(b, "Must change: %v\n", s.Required)
 	}
@@ -210,6 +207,8 @@ func paramLine(v ops.Parameter, values bool) string {
 // explain adds advice to the error of one entry.
 func explain(id string, err error) error {
 	switch {
+	case errors.Is(err, ops.ErrNoAnswer):
+		return err // withDesk explains it
 	case errors.Is(err, txlog.ErrNotFound):
 		return fmt.Errorf("%s: the log holds no such id: it was delivered or discarded, or the id is mistyped", id)
 	case errors.Is(err, txlog.ErrLeased):

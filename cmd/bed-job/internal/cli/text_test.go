@@ -3,6 +3,8 @@ package cli
 import (
 	"testing"
 	"time"
+
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 func TestWhatATerminalWouldObeyIsEscaped(t *testing.T) {
@@ -20,8 +22,8 @@ func TestWhatATerminalWouldObeyIsEscaped(t *testing.T) {
 			t.Errorf("printable(%q) = %q, want %q", in, got, want)
 		}
 	}
-	if got := printableLines("a\r\n\tb\x1b"); got != "a\n\tb\\x1b" {
-		t.Errorf("printableLines gave %q", got)
+	if got := safetext.Lines("a\r\n\tb\x1b"); got != "a\n\tb\\x1b" {
+		t.Errorf("safetext.Lines gave %q", got)
 	}
 }
 

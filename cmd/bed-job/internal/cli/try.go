@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,11 +13,11 @@ import (
 type tried struct {
 	ID string `json:"id"`
 	// Rows are the row counts of the statements; null if the database reports no count.
-	Rows  []*string `json:"rows"`
-	Error string    `json:"error"`
-	Class string    `json:"class,omitempty"`
-	Notes []string  `json:"notes"`
-	Took  string    `json:"took"`
+	Rows  []any    `json:"rows"`
+	Error string   `json:"error"`
+	Class string   `json:"class,omitempty"`
+	Notes []string `json:"notes"`
+	Took  string   `json:"took"`
 }
 
 func tryCommand(a *app) *cobra.Command {
@@ -38,10 +37,7 @@ database reports no count), error, class, notes and took.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withDesk(cmd.Context(), a, func(d *desk) error {
 				trial, err := d.Try(cmd.Context(), args[0], a.by(reason))
-				switch {
-				case errors.Is(err, ops.ErrNoAnswer):
-					return d.log.silent(err)
-				case err != nil:
+				if err != nil {
 					return explain(args[0], err)
 				}
 				return printTrial(a, args[0], trial)
@@ -53,18 +49,14 @@ database reports no count), error, class, notes and took.`,
 	return cmd
 }
 
-// triedOf is a trial as JSON shows it.
 func triedOf(id string, trial *ops.Trial) tried {
-	said := tried{ID: id, Rows: []*string{}, Error: trial.Error, Class: trial.Class, Notes: trial.Notes, Took: trial.Took.Round(time.Millisecond).String()}
-	for _, n := range trial.Rows {
-		var text *string
+	rows := make([]any, len(trial.Rows))
+	for i, n := range trial.Rows {
 		if n >= 0 {
-			t := fmt.Sprint(n)
-			text = &t
+			rows[i] = fmt.Sprint(n)
 		}
-		said.Rows = append(said.Rows, text)
 	}
-	return said
+	return tried{id, rows, trial.Error, trial.Class, trial.Notes, trial.Took.Round(time.Millisecond).String()}
 }
 
 func printTrial(a *app, id string, trial *ops.Trial) error {

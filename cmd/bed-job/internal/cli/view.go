@@ -69,14 +69,6 @@ func logClock(a *app, u *entry.Unit) time.Time {
 	return u.ReadAt
 }
 
-func utc(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
-}
-
 // marshal returns JSON with all terminal control characters escaped; on one line without an indent.
 func marshal(v any, prefix, indent string) (string, error) {
 	var b bytes.Buffer

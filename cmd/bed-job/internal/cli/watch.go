@@ -15,10 +15,8 @@ import (
 )
 
 func watchCommand(a *app) *cobra.Command {
-	var (
-		every time.Duration
-		count int
-	)
+	var every time.Duration
+	var count int
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show the state of the log, refreshed until interrupted",
@@ -88,7 +86,6 @@ func watchLog(ctx context.Context, a *app, d *desk, every time.Duration, count i
 	}
 }
 
-// draw draws one picture.
 func draw(to io.Writer, width int, o *ops.Overview) {
 	fmt.Fprintf(to, "%s   jobs alive: %d\n\n", o.At.Local().Format("2006-01-02 15:04:05"), len(o.Jobs))
 	t := table{width: width, headings: []string{"DATA SOURCE", "WAITING", "LEASED", "PARKED", "OLDEST", "STATE", "AT ONCE/MIN", "RETRY/MIN", "JOB/MIN", "PENDING/MIN"}}

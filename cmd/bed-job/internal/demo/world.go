@@ -41,8 +41,7 @@ const (
 // A bank is one database.
 type bank struct {
 	name, owner string
-	file        string
-	dsn         string
+	file, dsn   string
 	wrapped     *sql.DB // through bed
 	bare        *sql.DB // for the faults and the balances
 }
