@@ -276,10 +276,8 @@ func (s *Store) known(ctx context.Context, name string) error {
 	if name == "" || len(name) > 255 || !storable(name) {
 		return fmt.Errorf("%w: %.255q", ErrUnknownDataSource, name)
 	}
-	if _, ok := s.cfg.Targets[name]; ok {
-		return nil
-	}
-	if _, ok := s.cfg.Problems[name]; ok {
+	_, usable := s.cfg.Targets[name]
+	if _, unusable := s.cfg.Problems[name]; usable || unusable {
 		return nil
 	}
 	var n int

@@ -176,17 +176,14 @@ func (s *Store) siblings(ctx context.Context, u *entry.Unit, d *Detail) error {
 
 // next returns the next step of a unit.
 func (s *Store) next(ctx context.Context, u *entry.Unit) (Next, error) {
-	switch StateOf(u) {
-	case Parked:
+	switch {
+	case u.Parked:
 		return NextOperator, nil
-	case Leased:
+	case u.Leased:
 		return NextLease, nil
-	case Waiting:
-		if GroupOf(u) == GroupRecorded {
-			return NextGroup, nil
-		}
-	}
-	if u.Behind != "" {
+	case GroupOf(u) == GroupRecorded:
+		return NextGroup, nil
+	case u.Behind != "":
 		return NextInOrder, nil
 	}
 	views, err := s.journal.ReadSources(ctx)

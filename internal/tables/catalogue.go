@@ -232,8 +232,10 @@ func (c Column) Differences(f sqltext.Flavor, found Column) string {
 	switch {
 	case found.Kind != c.Kind:
 		all = append(all, fmt.Sprintf("is of the type %s instead of %s", found.Kind, c.Kind))
+	case found.Size < c.Size && c.Size == boundless:
+		all = append(all, fmt.Sprintf("takes %d characters instead of any number", found.Size))
 	case found.Size < c.Size && c.Kind == "text":
-		all = append(all, fmt.Sprintf("takes %d characters instead of %s", found.Size, sizeOf(c.Size)))
+		all = append(all, fmt.Sprintf("takes %d characters instead of %d", found.Size, c.Size))
 	case found.Size < c.Size:
 		all = append(all, fmt.Sprintf("has %d bits instead of %d", found.Size, c.Size))
 	}
@@ -254,13 +256,6 @@ func (c Column) Differences(f sqltext.Flavor, found Column) string {
 		all = append(all, "is generated")
 	}
 	return strings.Join(all, ", ")
-}
-
-func sizeOf(size int64) string {
-	if size == boundless {
-		return "any number"
-	}
-	return strconv.FormatInt(size, 10)
 }
 
 // collates reports whether a collation is suitable. Columns with a collation in the schema
