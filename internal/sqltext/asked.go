@@ -21,11 +21,13 @@ func Asked(f Flavor, text string) string {
 }
 
 func askedAs(f Flavor, q Quoting, text string) (asked string, ok bool) {
-	l := lexer{text: text, flavor: f, quoting: q}
 	var b strings.Builder
+	l := lexer{text: text, flavor: f, quoting: q, orders: &b}
 	for end := 0; ; {
 		t := l.next()
-		writeGap(&b, f, text[end:t.start])
+		if t.start > end {
+			b.WriteByte(' ')
+		}
 		if t.typ == tokEOF {
 			return strings.Trim(b.String(), " ;"), !l.broken
 		}
@@ -34,34 +36,7 @@ func askedAs(f Flavor, q Quoting, text string) (asked string, ok bool) {
 	}
 }
 
-// writeGap writes the gap between two tokens.
-func writeGap(b *strings.Builder, f Flavor, gap string) {
-	if gap == "" {
-		return
-	}
-	l := lexer{text: gap, flavor: f}
-	for l.pos < len(gap) {
-		start := l.pos
-		switch two := gap[start:min(start+2, len(gap))]; {
-		case two == "/*":
-			if !l.openExecutable() {
-				l.skipComment()
-			}
-		case two == "*/":
-			l.pos += 2
-		case two == "--" || two[0] == '#':
-			l.skipLine()
-		default:
-			l.pos++
-		}
-		if piece := gap[start:l.pos]; piece == "*/" || isOrder(piece) {
-			b.WriteString(" " + piece)
-		}
-	}
-	b.WriteByte(' ')
-}
-
-// isOrder reports whether a comment is an order to the database.
+// isOrder reports whether a comment is an order to the database, or ends one.
 func isOrder(comment string) bool {
-	return strings.HasPrefix(comment, "/*+") || strings.HasPrefix(comment, "/*!") || strings.HasPrefix(comment, "/*M!")
+	return strings.HasPrefix(comment, "/*+") || strings.HasPrefix(comment, "/*!") || strings.HasPrefix(comment, "/*M!") || comment == "*/"
 }

@@ -33,23 +33,15 @@ type cacheEntry struct {
 
 // NewCache returns a cache of at most size texts of flavor f; of none with size below 1.
 func NewCache(f Flavor, size int) *Cache {
-	c := &Cache{flavor: f, seed: maphash.MakeSeed()}
-	if size < 1 {
-		return c
-	}
-	c.ways = min(cacheWays, size)
-	c.slots = make([]atomic.Pointer[cacheEntry], size/c.ways*c.ways)
-	return c
+	ways := min(cacheWays, max(size, 1))
+	return &Cache{flavor: f, seed: maphash.MakeSeed(), ways: ways, slots: make([]atomic.Pointer[cacheEntry], max(size, 0)/ways*ways)}
 }
-
-// Get is [Classify] of text.
-func (c *Cache) Get(text string) Class { return new(Recent).Get(c, text) }
 
 // Recent is the last text of one user of a cache: often the next one too. Its zero value is
 // ready. It is not safe for concurrent use.
 type Recent struct{ last *cacheEntry }
 
-// Get is [Cache.Get].
+// Get is [Classify] of text.
 func (r *Recent) Get(c *Cache, text string) Class {
 	if e := r.last; e != nil && e.text == text {
 		return e.class
@@ -67,7 +59,9 @@ func (c *Cache) entry(text string) *cacheEntry {
 	if len(text) > cacheText || len(c.slots) == 0 {
 		return nil
 	}
-	set := c.set(text)
+	sets := uint64(len(c.slots) / c.ways)
+	i := int(maphash.String(c.seed, text)%sets) * c.ways
+	set := c.slots[i : i+c.ways]
 	for i := range set {
 		if e := set[i].Load(); e != nil && e.text == text {
 			return e
@@ -78,11 +72,4 @@ func (c *Cache) entry(text string) *cacheEntry {
 	e := &cacheEntry{text: text, class: classify(c.flavor, text)}
 	set[c.turn.Add(1)%uint32(len(set))].Store(e)
 	return e
-}
-
-// set returns the possible slots of text.
-func (c *Cache) set(text string) []atomic.Pointer[cacheEntry] {
-	sets := uint64(len(c.slots) / c.ways)
-	i := int(maphash.String(c.seed, text)%sets) * c.ways
-	return c.slots[i : i+c.ways]
 }

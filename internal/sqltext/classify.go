@@ -1,6 +1,7 @@
 package sqltext
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -42,11 +43,12 @@ func ClassifyAs(f Flavor, q Quoting, text string) Class {
 		}
 		return Class{Kind: Opaque}
 	}
-	return (&reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}}).whole()
+	p := parser{lex: lexer{text: text, flavor: f, quoting: q}}
+	return p.whole()
 }
 
 // whole reads the text from its beginning to its end.
-func (p *reader) whole() Class {
+func (p *parser) whole() Class {
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}
 	for {
@@ -68,9 +70,8 @@ func (p *reader) whole() Class {
 
 // Verb returns the verb of a DML, such as INSERT, by the default quoting; else "".
 func Verb(f Flavor, text string) string {
-	p := &reader{parser: parser{lex: lexer{text: text, flavor: f}}}
+	p := parser{lex: lexer{text: text, flavor: f}}
 	p.tok = p.lex.next()
-	p.reset()
 	if p.statement().Kind != DML {
 		return ""
 	}
@@ -107,13 +108,8 @@ func join(a, b Class) Class {
 	return m
 }
 
-// reader classifies a statement by its first words.
-type reader struct {
-	parser
-}
-
 // statement reads one statement up to its semicolon or the end of the text.
-func (p *reader) statement() Class {
+func (p *parser) statement() Class {
 	for p.tok.char == '(' {
 		p.step()
 	}
@@ -139,15 +135,14 @@ func (p *reader) statement() Class {
 }
 
 // finish adds the effects of the rest to c, the class by the first words.
-func (p *reader) finish(c Class) Class {
+func (p *parser) finish(c Class) Class {
 	if p.config != 0 {
 		p.fx |= fxPins
 	}
 	if p.inert {
 		p.fx = 0
 	}
-	switch c.Kind { //nolint:gocritic // there is one for each kind that the text after it changes
-	case Read:
+	if c.Kind == Read {
 		switch {
 		case p.fx&(fxTable|fxTempTable) != 0 && p.fx&fxDML != 0, p.fx&fxFile != 0:
 			c.Kind = Opaque
@@ -188,8 +183,19 @@ func (c Class) unlessBroken(broken bool) Class {
 	return c
 }
 
+// beginsIn has the flavors whose statements begin with a word, if not all do.
+var beginsIn = map[keyword][]Flavor{
+	"TABLE": {ANSI, MySQL, Postgres}, "SHOW": {ANSI, MySQL, Postgres}, "SET": {ANSI, MySQL, Postgres},
+	"LOCK": {ANSI, MySQL, Postgres}, "RESET": {ANSI, MySQL, Postgres}, "FLUSH": {MySQL},
+	"FETCH": {ANSI, Postgres}, "MOVE": {ANSI, Postgres}, "CLOSE": {ANSI, Postgres},
+	"DISCARD": {ANSI, Postgres}, "DECLARE": {ANSI, Postgres}, "ABORT": {Postgres}, "END": {Postgres, SQLite},
+	"DESC": {ANSI, MySQL}, "DESCRIBE": {ANSI, MySQL}, "USE": {ANSI, MySQL}, "HANDLER": {ANSI, MySQL},
+	"GET": {ANSI, MySQL}, "UNLOCK": {ANSI, MySQL}, "HELP": {MySQL}, "CHECKSUM": {MySQL},
+	"PRAGMA": {SQLite}, "ATTACH": {SQLite}, "DETACH": {SQLite},
+}
+
 // head reads the first words of a statement, at least one token.
-func (p *reader) head() Class {
+func (p *parser) head() Class {
 	f, kw := p.lex.flavor, p.tok.kw
 	mysql := f == MySQL
 	if kw.isDML(f) {
@@ -197,29 +203,16 @@ func (p *reader) head() Class {
 		p.step()
 		return Class{Kind: DML}
 	}
+	if in, some := beginsIn[kw]; some && !slices.Contains(in, f) {
+		return p.simple(Class{Kind: Opaque})
+	}
 	switch kw {
-	case "SELECT", "VALUES":
+	case "SELECT", "VALUES", "TABLE", "SHOW", "FETCH", "MOVE", "HELP", "CHECKSUM":
 		return p.simple(Class{Kind: Read})
-	case "TABLE", "SHOW":
-		if f != SQLite {
-			return p.simple(Class{Kind: Read})
-		}
 	case "WITH":
 		return p.withHead()
-	case "FETCH", "MOVE":
-		if f == Postgres || f == ANSI {
-			return p.simple(Class{Kind: Read})
-		}
-	case "HELP", "CHECKSUM":
-		if mysql {
-			return p.simple(Class{Kind: Read})
-		}
-	case "EXPLAIN":
+	case "EXPLAIN", "DESC", "DESCRIBE":
 		return p.explain()
-	case "DESC", "DESCRIBE":
-		if mysql || f == ANSI {
-			return p.explain()
-		}
 	case "ANALYZE", "ANALYSE":
 		return p.analyze()
 
@@ -227,18 +220,12 @@ func (p *reader) head() Class {
 		return p.begin()
 	case "START":
 		return p.start()
-	case "COMMIT":
+	case "COMMIT", "END":
 		return p.commit(Control)
-	case "END":
-		if f == Postgres || f == SQLite {
-			return p.commit(Control)
-		}
+	case "ABORT":
+		return p.commit(Rollback)
 	case "ROLLBACK":
 		return p.rollback()
-	case "ABORT":
-		if f == Postgres {
-			return p.commit(Rollback)
-		}
 	case "SAVEPOINT":
 		p.step()
 		return p.named(Savepoint)
@@ -247,33 +234,17 @@ func (p *reader) head() Class {
 		return p.named(ReleaseSavepoint)
 
 	case "SET":
-		if f != SQLite {
-			return p.set()
-		}
+		return p.set()
 	case "RESET":
 		return p.resetStatement()
 	case "PRAGMA":
-		if f == SQLite {
-			return p.pragma()
-		}
-	case "USE", "HANDLER", "GET", "UNLOCK":
-		if mysql || f == ANSI {
-			return p.simple(Class{Kind: Session, Pins: true})
-		}
+		return p.pragma()
 	case "LOCK":
 		return p.lock()
-	case "ATTACH", "DETACH":
-		if f == SQLite {
-			return p.simple(Class{Kind: Session, Pins: true})
-		}
-	case "DISCARD", "DECLARE":
-		if f == Postgres || f == ANSI {
-			return p.simple(Class{Kind: Session, Pins: true})
-		}
+	case "USE", "HANDLER", "GET", "UNLOCK", "ATTACH", "DETACH", "DISCARD", "DECLARE":
+		return p.simple(Class{Kind: Session, Pins: true})
 	case "CLOSE":
-		if f == Postgres || f == ANSI {
-			return p.simple(Class{Kind: Session})
-		}
+		return p.simple(Class{Kind: Session})
 	case "PREPARE":
 		p.step()
 		if p.tok.kw == "TRANSACTION" && f == Postgres {
@@ -318,13 +289,13 @@ func (p *reader) head() Class {
 }
 
 // simple is for a statement whose class needs no more reading.
-func (p *reader) simple(c Class) Class {
+func (p *parser) simple(c Class) Class {
 	p.step()
 	return c
 }
 
 // inner reads the statement that the preceding words run.
-func (p *reader) inner() Class {
+func (p *parser) inner() Class {
 	if p.nested++; p.nested > 4 {
 		return Class{Kind: Opaque}
 	}
@@ -337,7 +308,7 @@ func (p *reader) inner() Class {
 	return p.head()
 }
 
-func (p *reader) withHead() Class {
+func (p *parser) withHead() Class {
 	p.main = p.depth
 	p.step()
 	p.setLevel(levelName)
@@ -349,7 +320,7 @@ func (p *reader) withHead() Class {
 }
 
 // prepared is for the statements about prepared statements.
-func (p *reader) prepared() Class {
+func (p *parser) prepared() Class {
 	if p.lex.flavor == SQLite {
 		return Class{Kind: Opaque}
 	}
@@ -370,7 +341,7 @@ func OneWrite(f Flavor, q Quoting, text string) Kind {
 	run := lexer{text: text, flavor: f, quoting: q}
 	skipped := run
 	skipped.skipExecutable = true
-	rest := reader{parser: parser{lex: skipped}}
+	rest := parser{lex: skipped}
 	// Servers run some of these parts and skip others. A keyword outside of them is the same
 	// for all.
 	if a, b := run.next(), skipped.next(); a != b || !a.kw.isDML(f) {

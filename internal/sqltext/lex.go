@@ -36,6 +36,8 @@ type lexer struct {
 	skipExecutable bool
 	// broken is set if a quote or comment did not end.
 	broken bool
+	// orders receives the comments that are orders to the database; nil if they do not matter.
+	orders *strings.Builder
 }
 
 func (l *lexer) at(i int) byte {
@@ -107,21 +109,20 @@ func (l *lexer) word() token {
 	t := token{typ: tokWord, start: l.pos}
 	l.skipName(0)
 	if l.flavor == Postgres && l.pos-t.start == 1 {
-		switch c, after := l.text[t.start], l.at(l.pos); {
-		case (c == 'e' || c == 'E') && after == '\'':
+		switch c, after, quote := l.text[t.start]|0x20, l.at(l.pos), l.at(l.pos+1); {
+		case c == 'e' && after == '\'':
 			t.typ = tokString
 			l.quoted('\'', true)
 			for l.continued() {
 				l.quoted('\'', true)
 			}
-		case (c == 'u' || c == 'U') && after == '&' && l.at(l.pos+1) == '\'':
+		case c == 'u' && after == '&' && (quote == '\'' || quote == '"'):
 			t.typ = tokString
+			if quote == '"' {
+				t.typ = tokIdent
+			}
 			l.pos++
-			l.quoted('\'', false)
-		case (c == 'u' || c == 'U') && after == '&' && l.at(l.pos+1) == '"':
-			t.typ = tokIdent
-			l.pos++
-			l.quoted('"', false)
+			l.quoted(quote, false)
 		}
 	}
 	if t.typ == tokWord {
@@ -236,7 +237,7 @@ const byteOrderMark = "\ufeff"
 // only the marks.
 func (l *lexer) skipBlank() {
 	for l.pos < len(l.text) {
-		c, after := l.text[l.pos], l.at(l.pos+1)
+		start, c, after := l.pos, l.text[l.pos], l.at(l.pos+1)
 		switch {
 		case c <= ' ':
 			l.pos++
@@ -255,6 +256,9 @@ func (l *lexer) skipBlank() {
 			}
 		default:
 			return
+		}
+		if comment := l.text[start:l.pos]; l.orders != nil && isOrder(comment) {
+			l.orders.WriteString(" " + comment)
 		}
 	}
 }

@@ -229,21 +229,13 @@ func (p *parser) close() {
 // with follows the queries of a WITH to the statements in it and after it.
 func (p *parser) with(kw keyword) {
 	switch p.level() {
-	case levelPlain:
-		if p.prev[0].char == '(' {
-			switch {
-			case kw == "WITH":
-				p.setLevel(levelName)
-			case p.depth >= maxLevels && kw.isDML(Postgres):
-				p.writes(kw)
-			}
-		}
-	case levelBody:
+	case levelPlain, levelBody:
+		body, opened := p.level() == levelBody, p.prev[0].char == '('
 		p.setLevel(levelPlain)
 		switch {
-		case kw == "WITH":
+		case kw == "WITH" && (body || opened):
 			p.setLevel(levelName)
-		case kw.isDML(Postgres):
+		case kw.isDML(Postgres) && (body || opened && p.depth >= maxLevels):
 			p.writes(kw)
 		}
 	case levelName:

@@ -1,6 +1,6 @@
 package sqltext
 
-func (p *reader) set() Class {
+func (p *parser) set() Class {
 	p.step()
 	switch p.lex.flavor {
 	case MySQL:
@@ -13,7 +13,7 @@ func (p *reader) set() Class {
 	return Class{Kind: Session, Pins: p.tok.kw != "CONSTRAINTS" && p.tok.kw != "TRANSACTION"}
 }
 
-func (p *reader) setMySQL() Class {
+func (p *parser) setMySQL() Class {
 	switch p.tok.kw {
 	case "STATEMENT":
 		// SET STATEMENT a=b, … FOR statement
@@ -46,7 +46,7 @@ func (p *reader) setMySQL() Class {
 
 // assignment reads one assignment of MySQL's SET, at least up to its value, and adds its
 // effect to c. A scope holds for the following assignments too.
-func (p *reader) assignment(c *Class, global *bool) {
+func (p *parser) assignment(c *Class, global *bool) {
 	here := *global
 	switch p.tok.typ {
 	case tokUserVar:
@@ -79,42 +79,27 @@ func (p *reader) assignment(c *Class, global *bool) {
 	if here {
 		return
 	}
-	if c.Pins = true; p.isAutocommit(p.tok) {
+	if c.Pins = true; lookup(p.nameOf(p.tok)) == "AUTOCOMMIT" {
 		c.Kind = Control
 	}
 }
 
-func (p *reader) isAutocommit(t token) bool {
-	if t.typ == tokIdent && t.end-t.start > 2 {
-		return lookup(p.lex.text[t.start+1:t.end-1]) == "AUTOCOMMIT"
-	}
-	return t.kw == "AUTOCOMMIT"
-}
-
-func (p *reader) resetStatement() Class {
+func (p *parser) resetStatement() Class {
 	p.step()
-	switch p.lex.flavor {
-	case SQLite:
-		return Class{Kind: Opaque}
-	case MySQL:
+	if p.lex.flavor == MySQL {
 		return Class{Kind: DDL, ImplicitCommit: p.tok.kw != "PERSIST"}
 	}
 	return Class{Kind: Session, Pins: true}
 }
 
-func (p *reader) lock() Class {
+func (p *parser) lock() Class {
 	p.step()
-	switch p.lex.flavor {
-	case SQLite:
-		return Class{Kind: Opaque}
-	case Postgres:
+	if p.lex.flavor == Postgres {
 		// Held to the end of the transaction.
 		return Class{Kind: Session}
-	case MySQL:
-		tables := p.tok.kw == "TABLE" || p.tok.kw == "TABLES"
-		return Class{Kind: Session, Pins: true, ImplicitCommit: tables}
 	}
-	return Class{Kind: Session, Pins: true}
+	tables := p.tok.kw == "TABLE" || p.tok.kw == "TABLES"
+	return Class{Kind: Session, Pins: true, ImplicitCommit: tables && p.lex.flavor == MySQL}
 }
 
 // pragmas are the pragmas of SQLite that never change the connection; DDL for those that
@@ -129,7 +114,7 @@ var pragmas = map[string]Kind{
 	"APPLICATION_ID": DDL, "INCREMENTAL_VACUUM": DDL, "OPTIMIZE": DDL, "USER_VERSION": DDL,
 }
 
-func (p *reader) pragma() Class {
+func (p *parser) pragma() Class {
 	p.step()
 	name := p.tok
 	p.step()

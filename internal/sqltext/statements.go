@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-func (p *reader) begin() Class {
+func (p *parser) begin() Class {
 	f := p.lex.flavor
 	p.step()
 	if f == Postgres || f == SQLite || p.atEnd() {
@@ -25,7 +25,7 @@ func (p *reader) begin() Class {
 	return Class{Kind: Opaque}
 }
 
-func (p *reader) start() Class {
+func (p *parser) start() Class {
 	p.step()
 	if p.tok.kw == "TRANSACTION" && p.lex.flavor != SQLite {
 		return Class{Kind: Control, ImplicitCommit: p.lex.flavor == MySQL}
@@ -34,7 +34,7 @@ func (p *reader) start() Class {
 }
 
 // commit reads a COMMIT, or a synonym of COMMIT or ROLLBACK.
-func (p *reader) commit(k Kind) Class {
+func (p *parser) commit(k Kind) Class {
 	p.step()
 	if p.tok.kw == "PREPARED" {
 		return Class{Kind: Opaque}
@@ -42,20 +42,16 @@ func (p *reader) commit(k Kind) Class {
 	return Class{Kind: k}
 }
 
-func (p *reader) work() {
-	switch p.tok.kw {
-	case "WORK", "TRANSACTION", "TRAN":
-		p.step()
-	}
-}
-
-func (p *reader) rollback() Class {
+func (p *parser) rollback() Class {
 	p.step()
 	if p.tok.kw == "PREPARED" {
 		return Class{Kind: Opaque}
 	}
 	named := p.tok.kw == "TRANSACTION" && p.lex.flavor == SQLite
-	p.work()
+	switch p.tok.kw {
+	case "WORK", "TRANSACTION", "TRAN":
+		p.step()
+	}
 	if named && p.tok.kw != "TO" && !p.atEnd() {
 		// SQLite accepts a name here and ignores it.
 		p.step()
@@ -67,7 +63,7 @@ func (p *reader) rollback() Class {
 }
 
 // named reads [SAVEPOINT] name.
-func (p *reader) named(k Kind) Class {
+func (p *parser) named(k Kind) Class {
 	t := p.tok
 	if t.kw == "SAVEPOINT" && k != Savepoint {
 		p.step()
@@ -137,7 +133,7 @@ func lowerASCII(s string) string {
 }
 
 // create reads CREATE up to the kind of object.
-func (p *reader) create() Class {
+func (p *parser) create() Class {
 	f := p.lex.flavor
 	p.step()
 	temporary := p.createOptions()
@@ -167,7 +163,7 @@ func (p *reader) create() Class {
 
 // createOptions skips the words between CREATE and the kind of object, and reports whether
 // TEMPORARY is among them.
-func (p *reader) createOptions() (temporary bool) {
+func (p *parser) createOptions() (temporary bool) {
 	for !p.atEnd() {
 		switch t := p.tok; {
 		case t.kw == "TEMP" || t.kw == "TEMPORARY":
@@ -194,7 +190,7 @@ var options = map[string]bool{
 	"UNLOGGED": true, "RECURSIVE": true, "VIRTUAL": true,
 }
 
-func (p *reader) drop() Class {
+func (p *parser) drop() Class {
 	mysql := p.lex.flavor == MySQL
 	p.step()
 	if mysql && (p.tok.kw == "TEMPORARY" || p.tok.kw == "PREPARE") {
@@ -203,7 +199,7 @@ func (p *reader) drop() Class {
 	return Class{Kind: DDL, ImplicitCommit: mysql}
 }
 
-func (p *reader) alter() Class {
+func (p *parser) alter() Class {
 	f := p.lex.flavor
 	p.step()
 	if f == ANSI && p.tok.kw == "SESSION" {
@@ -219,11 +215,8 @@ func (p *reader) alter() Class {
 }
 
 // flush is MySQL's. WITH READ LOCK and FOR EXPORT hold locks for the session.
-func (p *reader) flush() Class {
+func (p *parser) flush() Class {
 	p.step()
-	if p.lex.flavor != MySQL {
-		return Class{Kind: Opaque}
-	}
 	c := Class{Kind: DDL, ImplicitCommit: true}
 	for !p.atEnd() {
 		if p.tok.kw == "LOCK" || p.tok.kw == "EXPORT" {
@@ -235,7 +228,7 @@ func (p *reader) flush() Class {
 }
 
 // explain distinguishes the EXPLAIN that runs its statement from the one that does not.
-func (p *reader) explain() Class {
+func (p *parser) explain() Class {
 	f := p.lex.flavor
 	p.step()
 	runs := false
@@ -279,7 +272,7 @@ func (p *reader) explain() Class {
 }
 
 // format steps over FORMAT = name.
-func (p *reader) format() {
+func (p *parser) format() {
 	p.step()
 	if p.tok.char == '=' {
 		p.step()
@@ -291,7 +284,7 @@ func (p *reader) format() {
 
 // explainOptions reads (ANALYZE [value], …) if present, and reports whether the statement
 // will be run. The last value counts.
-func (p *reader) explainOptions() bool {
+func (p *parser) explainOptions() bool {
 	ahead := p.lex
 	switch first := ahead.next(); {
 	case first.kw.isQuery(), first.kw == "WITH", first.char == '(':
@@ -316,7 +309,7 @@ func (p *reader) explainOptions() bool {
 var switches = map[string]bool{"0": false, "OFF": false, "FALSE": false, "1": true, "ON": true, "TRUE": true}
 
 // constant reads t as a switch.
-func (p *reader) constant(t token) (on, known bool) {
+func (p *parser) constant(t token) (on, known bool) {
 	s := p.textOf(t)
 	switch t.typ {
 	case tokString:
@@ -332,7 +325,7 @@ func (p *reader) constant(t token) (on, known bool) {
 }
 
 // analyze is statistics everywhere, and MariaDB's EXPLAIN that runs.
-func (p *reader) analyze() Class {
+func (p *parser) analyze() Class {
 	p.step()
 	if p.lex.flavor != MySQL {
 		return Class{Kind: DDL}
