@@ -87,9 +87,7 @@ func target(cfg *mysql.Config, own dialects.Own) (delivery.Target, error) {
 		Account:       cfg.User,
 		ReceiptSchema: own.ReceiptSchema,
 		AutocommitOff: autocommitOff(cfg),
-	}
-	t.With = func(settings string) (delivery.Target, error) {
-		return dialects.Apply(settings, func(list []dialects.Setting) (delivery.Target, error) { return with(cfg, own.DataSource, list) })
+		With:          dialects.Applying(func(list []dialects.Setting) (delivery.Target, error) { return with(cfg, own.DataSource, list) }),
 	}
 	return t, attempt.CheckReceiptSchema(&t)
 }
@@ -100,11 +98,8 @@ func dataSource(cfg *mysql.Config) string {
 	if network := cfg.Net; cfg.DialFunc != nil || network != "" && network != "tcp" && network != "unix" {
 		return ""
 	}
-	addr := cfg.Addr
-	if addr == "" {
-		addr = map[string]string{"": "127.0.0.1:3306", "tcp": "127.0.0.1:3306", "unix": "/tmp/mysql.sock"}[cfg.Net]
-	}
-	return addr + "/" + cfg.DBName
+	usual := map[string]string{"": "127.0.0.1:3306", "tcp": "127.0.0.1:3306", "unix": "/tmp/mysql.sock"}
+	return cmp.Or(cfg.Addr, usual[cfg.Net]) + "/" + cfg.DBName
 }
 
 // holdAddress refuses connections that the application's BeforeConnect leads elsewhere than
@@ -135,9 +130,6 @@ func beforeConnect(cfg *mysql.Config) (f func(context.Context, *mysql.Config) er
 
 const badEscape = "invalid URL escape"
 
-// constantErrors begins the driver's parser errors that quote nothing from the DSN.
-const constantErrors = "invalid DSN: "
-
 // quotingErrors tells the parser's other errors apart by their beginnings.
 var quotingErrors = []struct{ prefix, meaning string }{
 	{"default addr for network", "the network has no default address: write net(addr)"},
@@ -147,7 +139,7 @@ var quotingErrors = []struct{ prefix, meaning string }{
 
 func dsnError(err error, dsn string) error {
 	meaning := "it has not the form [user[:password]@][net[(addr)]]/dbname[?param=value]"
-	if after, ok := strings.CutPrefix(err.Error(), constantErrors); ok {
+	if after, ok := strings.CutPrefix(err.Error(), "invalid DSN: "); ok { // it quotes nothing from the DSN
 		meaning = after
 	}
 	for _, q := range quotingErrors {

@@ -87,11 +87,7 @@ func readRegistered(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connecto
 		}
 		dsn = dsn[:i]
 	}
-	d, ok := stdlib.GetDefaultDriver().(driver.DriverContext)
-	if !ok {
-		return nil, own, nil, errors.New("postgres: this version of pgx gives no connectors")
-	}
-	if connector, err = d.OpenConnector(dsn); err != nil {
+	if connector, err = stdlib.GetDefaultDriver().(driver.DriverContext).OpenConnector(dsn); err != nil {
 		return nil, own, nil, err
 	}
 	registered, err := registeredConfig(connector)
@@ -117,27 +113,24 @@ func TargetOf(cfg *pgx.ConnConfig, dataSource string, opts ...stdlib.OptionOpenD
 
 func target(cfg *pgx.ConnConfig, own dialects.Own, opts ...stdlib.OptionOpenDB) delivery.Target {
 	t := describe(cfg, stdlib.GetConnector(*cfg, opts...), own)
-	t.With = func(settings string) (delivery.Target, error) {
-		return dialects.Apply(settings, func(list []dialects.Setting) (delivery.Target, error) {
-			return with(cfg, t.DataSource, list, opts), nil
-		})
-	}
+	t.With = dialects.Applying(func(list []dialects.Setting) (delivery.Target, error) {
+		return with(cfg, t.DataSource, list, opts), nil
+	})
 	return t
 }
 
 func describe(cfg *pgx.ConnConfig, c driver.Connector, own dialects.Own) delivery.Target {
 	list := settings(&cfg.Config, cfg.DefaultQueryExecMode, own.ReceiptSchema)
-	named, derived := own.DataSource, ""
-	if named == "" {
+	derived := ""
+	if own.DataSource == "" {
 		derived = dataSource(&cfg.Config)
-		named = derived
 	}
 	d := dialectOf(c)
 	d.Namespace = cfg.Database
 	return delivery.Target{
 		Connector:     &connector{c, namesOf(list), derived},
 		Dialect:       d,
-		DataSource:    named,
+		DataSource:    cmp.Or(own.DataSource, derived),
 		Settings:      dialects.Format(list),
 		Account:       cfg.User,
 		ReceiptSchema: own.ReceiptSchema,
@@ -178,11 +171,7 @@ func dataSource(cfg *pgconn.Config) string {
 			addrs = append(addrs, addr)
 		}
 	}
-	database := cfg.Database
-	if database == "" {
-		database = cfg.User
-	}
-	return strings.Join(addrs, ",") + "/" + database
+	return strings.Join(addrs, ",") + "/" + cmp.Or(cfg.Database, cfg.User)
 }
 
 // usualConfig has pgx's own functions.

@@ -44,13 +44,11 @@ func target(where location, bare, name string) (delivery.Target, error) {
 		name = where.name
 	}
 	return delivery.Target{
-		Connector:  connector,
-		Dialect:    sqliteDialect,
-		DataSource: name,
-		Settings:   settings(where.query),
-		With: func(settings string) (delivery.Target, error) {
-			return dialects.Apply(settings, func(list []dialects.Setting) (delivery.Target, error) { return with(bare, name, list) })
-		},
+		Connector:        connector,
+		Dialect:          sqliteDialect,
+		DataSource:       name,
+		Settings:         settings(where.query),
+		With:             dialects.Applying(func(list []dialects.Setting) (delivery.Target, error) { return with(bare, name, list) }),
 		NoSideConnection: where.private,
 		InMemory:         where.file == "",
 		File:             where.file,

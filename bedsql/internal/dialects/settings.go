@@ -143,17 +143,20 @@ func ToApply(text string) ([]Setting, error) {
 	return settings, err
 }
 
-// Apply returns the target that with makes of settings, and checks that it has just those.
-func Apply(text string, with func([]Setting) (delivery.Target, error)) (delivery.Target, error) {
-	list, err := ToApply(text)
-	if err != nil {
-		return delivery.Target{}, err
+// Applying returns a Target.With. It applies settings by with, and checks that the target then has
+// just those.
+func Applying(with func([]Setting) (delivery.Target, error)) func(string) (delivery.Target, error) {
+	return func(text string) (delivery.Target, error) {
+		list, err := ToApply(text)
+		if err != nil {
+			return delivery.Target{}, err
+		}
+		t, err := with(list)
+		if err == nil && t.Settings != text {
+			err = errors.New("they name a parameter that is no setting, or one that cannot be applied")
+		}
+		return t, err
 	}
-	t, err := with(list)
-	if err == nil && t.Settings != text {
-		err = errors.New("they name a parameter that is no setting, or one that cannot be applied")
-	}
-	return t, err
 }
 
 // Changes returns the settings of want that has lacks or has otherwise, and the usual values
