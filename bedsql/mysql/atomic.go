@@ -76,14 +76,29 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []dialec
 func compoundRow(calls []dialect.Call, writes []*write, rows driver.Rows) ([]driver.Result, error) {
 	defer func() { _ = rows.Close() }()
 	row := make([]driver.Value, len(rows.Columns()))
-	err := rows.Next(row)
-	if err == nil {
-		return atomicResults(calls, writes, row), nil
+	if err := rows.Next(row); errors.Is(err, io.EOF) {
+		return nil, errors.New("bed: the server gave no result of a compound statement")
+	} else if err != nil {
+		return nil, err
 	}
-	if errors.Is(err, io.EOF) {
-		err = errors.New("bed: the server gave no result of a compound statement")
+	results := make([]driver.Result, len(calls))
+	take := func() (n int64) {
+		if len(row) > 0 {
+			n, row = attempt.Number(row[0]), row[1:]
+		}
+		return n
 	}
-	return nil, err
+	for i, w := range writes {
+		r := result{rows: 1}
+		if !attempt.IsReceipt(calls[i].SQL) {
+			r.rows = take()
+			if w.generates() {
+				r.id = take()
+			}
+		}
+		results[i] = r
+	}
+	return results, nil
 }
 
 // commitWith implements Dialect.CommitWith.
@@ -92,13 +107,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []di
 	if !ok {
 		return false, nil
 	}
-	entries := slices.ContainsFunc(calls, func(c dialect.Call) bool { return c.Entries != "" })
-	compound := newCompound(calls)
-	if entries {
-		compound.entries(calls, writes)
-	} else {
-		compound.plain(inTransaction, calls, writes)
-	}
+	compound := newCompound(calls).inTransaction(calls, writes)
 	_, before, err := attempt.Exec(ctx, conn, compound.text.String(), compound.args)
 	if err == nil {
 		return true, nil
@@ -106,11 +115,8 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []di
 	if notRun(err) {
 		return false, nil
 	}
-	if !entries {
-		return true, leaveNoneOpen(ctx, conn, calls, err, before)
-	}
 	open, err := endOpen(ctx, conn, calls, err, before)
-	if open || before {
+	if (open || before) && slices.ContainsFunc(calls, func(c dialect.Call) bool { return c.Entries != "" }) {
 		err = &dialect.EntriesError{Err: err}
 	}
 	return true, err
@@ -201,15 +207,12 @@ func endOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err er
 	// The caller's context may have ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
-	is, failed := sysvar(ctx, conn, "in_transaction")
-	switch {
-	case failed != nil:
+	open, failed := txIsOpen(ctx, conn)
+	if open {
+		_, _, failed = attempt.Exec(ctx, conn, "ROLLBACK AND NO CHAIN NO RELEASE", nil)
+	}
+	if failed != nil {
 		_ = conn.Close()
-	case is == "1":
-		if _, _, failed := attempt.Exec(ctx, conn, "ROLLBACK AND NO CHAIN NO RELEASE", nil); failed != nil {
-			_ = conn.Close()
-		}
-		open = true
 	}
 	switch {
 	case unmet != nil:
@@ -263,30 +266,6 @@ type result struct{ rows, id int64 }
 
 func (r result) LastInsertId() (int64, error) { return r.id, nil }
 func (r result) RowsAffected() (int64, error) { return r.rows, nil }
-
-func atomicResults(calls []dialect.Call, writes []*write, row []driver.Value) []driver.Result {
-	results := make([]driver.Result, len(calls))
-	take := func() int64 {
-		if len(row) == 0 {
-			return 0
-		}
-		n := attempt.Number(row[0])
-		row = row[1:]
-		return n
-	}
-	for i, w := range writes {
-		if attempt.IsReceipt(calls[i].SQL) {
-			results[i] = result{rows: 1}
-			continue
-		}
-		r := result{rows: take()}
-		if w.generates() {
-			r.id = take()
-		}
-		results[i] = r
-	}
-	return results
-}
 
 // queryRow reads the first row of a query without parameters; nil without rows.
 func queryRow(ctx context.Context, conn driver.Conn, query string) ([]driver.Value, error) {

@@ -36,14 +36,13 @@ const (
 
 const (
 	// completion_type may be set to CHAIN or RELEASE, so the texts rule them out.
-	rollback = "ROLLBACK AND NO CHAIN NO RELEASE;"
-	commit   = "COMMIT AND NO CHAIN NO RELEASE;\n"
+	start  = "BEGIN\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK AND NO CHAIN NO RELEASE; RESIGNAL; END;\nSTART TRANSACTION;\n"
+	commit = "COMMIT AND NO CHAIN NO RELEASE;\n"
 	// receiptGuard marks an error of waiting for another writer of the same receipt, so that it
 	// is distinguishable from one of the application's statements.
 	receiptGuard = "BEGIN DECLARE EXIT HANDLER FOR 1205, 1213, 1020 RESIGNAL SET MESSAGE_TEXT = '" + receiptWait + "waiting for another writer of this receipt failed; try again';\n"
-	// inTransaction stops a compound outside of a transaction: the server may already have
-	// rolled back.
-	inTransaction = "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '25000' SET MESSAGE_TEXT = 'bed: nothing was committed: the transaction is not open any more'; END IF;\n"
+	// ifOpen stops a compound outside of a transaction: the server may already have rolled back.
+	ifOpen = "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '25000' SET MESSAGE_TEXT = 'bed: nothing was committed: the transaction is not open any more'; END IF;\n"
 )
 
 // compound is the text of a compound statement, with its parameters.
@@ -61,7 +60,8 @@ func newCompound(calls []dialect.Call) *compound {
 
 // atomic runs calls as one transaction and returns one row. It holds the affected rows of
 // each call but receipts, and the generated id of each INSERT. Both lists of names are in
-// the order of the calls.
+// the order of the calls. A handler rolls everything back and passes the error on unchanged, but no
+// handler sees the error of the COMMIT: it leaves the compound like the answer to a separate COMMIT.
 func (c *compound) atomic(calls []dialect.Call, writes []*write) *compound {
 	var selected []string
 	ids, required := false, slices.ContainsFunc(calls, func(c dialect.Call) bool { return c.Required.Given() })
@@ -83,8 +83,7 @@ func (c *compound) atomic(calls []dialect.Call, writes []*write) *compound {
 	if ids {
 		c.add("DECLARE ", priorVariable, " BIGINT UNSIGNED DEFAULT LAST_INSERT_ID();\n")
 	}
-	c.begin()
-	c.add("START TRANSACTION;\n")
+	c.add(start)
 	for i, w := range writes {
 		c.call(calls[i], w)
 		switch {
@@ -103,7 +102,7 @@ func (c *compound) atomic(calls []dialect.Call, writes []*write) *compound {
 		}
 		c.require(calls[i].Required, i)
 	}
-	c.commit()
+	c.add("END;\n", commit)
 	if len(selected) == 0 {
 		selected = []string{"0"}
 	}
@@ -144,24 +143,22 @@ func rowsError(calls []dialect.Call, err *mysql.MySQLError) error {
 
 const numSignal = 1644 // ER_SIGNAL_EXCEPTION
 
-// plain runs first and then calls, and commits. It returns no row: the affected rows of a
-// compound are the sum over its statements.
-func (c *compound) plain(first string, calls []dialect.Call, writes []*write) *compound {
-	c.add("BEGIN NOT ATOMIC\n")
-	c.begin()
-	c.add(first)
+// plain is atomic without the row, which costs a tenth of a write. The affected rows of a compound
+// are the sum over its statements.
+func (c *compound) plain(calls []dialect.Call, writes []*write) *compound {
+	c.add("BEGIN NOT ATOMIC\n", start)
 	for i, w := range writes {
 		c.call(calls[i], w)
 	}
-	c.commit()
-	c.add("END")
+	c.add("END;\n", commit, "END")
 	return c
 }
 
-// entries is plain for calls with entries, which may include others. It needs no handler, whose
-// parsing would cost as much as a call: an error before the COMMIT leaves the transaction open.
-func (c *compound) entries(calls []dialect.Call, writes []*write) *compound {
-	c.add("BEGIN NOT ATOMIC\n", inTransaction)
+// inTransaction runs calls in the open transaction and commits it. It returns no row. It needs no
+// handler, whose parsing would cost as much as a call: an error before the COMMIT leaves the
+// transaction open.
+func (c *compound) inTransaction(calls []dialect.Call, writes []*write) *compound {
+	c.add("BEGIN NOT ATOMIC\n", ifOpen)
 	stop := func(i, got int) {
 		c.add(" THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '", rowsStop, strconv.Itoa(i), " ", strconv.Itoa(got), "'; END IF;\n")
 	}
@@ -180,16 +177,6 @@ func (c *compound) entries(calls []dialect.Call, writes []*write) *compound {
 	c.add(commit, "END")
 	return c
 }
-
-// begin opens the block before the COMMIT. Its handler rolls everything back and passes the
-// error on unchanged.
-func (c *compound) begin() {
-	c.add("BEGIN\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " RESIGNAL; END;\n")
-}
-
-// commit ends that block and commits. No handler sees the error of a COMMIT: it leaves the
-// compound like the answer to a separate COMMIT.
-func (c *compound) commit() { c.add("END;\n", commit) }
 
 func (c *compound) add(parts ...string) {
 	for _, p := range parts {

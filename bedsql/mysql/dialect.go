@@ -17,7 +17,7 @@ func newDialect(cfg *mysql.Config) *dialect.Dialect {
 
 func dialectOf(c *compounds, cfg *mysql.Config) *dialect.Dialect {
 	c.binds = cfg != nil && !cfg.InterpolateParams
-	a := &asker{foreign: cfg == nil, learn: c.learn}
+	a := &asker{foreign: cfg == nil, compounds: c}
 	if cfg != nil {
 		a.home, a.names = cfg.DBName, namesOf(cfg)
 	}

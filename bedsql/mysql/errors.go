@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"database/sql/driver"
 	_ "embed" // errors.txt
 	"errors"
@@ -8,8 +9,10 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/go-sql-driver/mysql"
 )
@@ -30,11 +33,7 @@ func classify(err error) dialect.Class {
 		}
 	}
 	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return dialect.Unreachable
-	}
-	var dns *net.DNSError
-	if errors.As(err, &dns) {
+	if errors.As(err, &op) && op.Op == "dial" || errors.As(err, new(*net.DNSError)) {
 		return dialect.Unreachable
 	}
 	if dialects.BeginsWith(err, argumentErrors) {
@@ -78,8 +77,7 @@ var argumentErrors = []string{
 
 // undecoded implements Dialect.Undecoded.
 func undecoded(err error) bool {
-	var number *strconv.NumError
-	return errors.As(err, &number) || dialects.BeginsWith(err, decodeErrors)
+	return errors.As(err, new(*strconv.NumError)) || dialects.BeginsWith(err, decodeErrors)
 }
 
 // decodeErrors are the beginnings of the driver's errors about a value in a row.
@@ -108,4 +106,36 @@ func isMistake(err error) bool {
 func hasNumber(err error, numbers ...uint16) bool {
 	var server *mysql.MySQLError
 	return errors.As(err, &server) && slices.Contains(numbers, server.Number)
+}
+
+// writable begins a transaction that announces writes. A server under read_only refuses it
+// to the accounts without the right to write, and a Galera node outside the primary
+// component refuses it to all. Both answer a ping. A server with a read-only InnoDB still
+// accepts it.
+func writable(ctx context.Context, conn driver.Conn) error {
+	if _, _, err := attempt.Exec(ctx, conn, "START /* does it take writes? */ TRANSACTION READ WRITE", nil); err != nil {
+		if classify(err) == dialect.Refused {
+			return nil // a server that does not know the words
+		}
+		return err
+	}
+	if _, _, err := attempt.Exec(ctx, conn, "ROLLBACK", nil); err != nil {
+		return err
+	}
+	if value, err := attempt.Setting(ctx, conn, "SELECT @@GLOBAL.innodb_read_only"); err == nil && isOn(value) {
+		return errors.New("it takes no writes: innodb_read_only is on")
+	}
+	return nil
+}
+
+// isReadOnly reports whether err means that this server accepts no writes.
+func isReadOnly(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	if server.Number == 1290 { // ER_OPTION_PREVENTS_STATEMENT names the option, untranslated
+		return strings.Contains(strings.ReplaceAll(server.Message, "_", "-"), "read-only")
+	}
+	return codes.Outage(names(server)...)
 }

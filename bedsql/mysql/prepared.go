@@ -55,11 +55,12 @@ type noticed struct {
 	count int
 	// never is set if it cannot be prepared.
 	never bool
-	write *write
-	// name is the prepared write's name, stmt the compound; row is set if stmt returns a row.
-	name string
-	stmt driver.Stmt
-	row  bool
+	// writes are the statements of the compound, name is the prepared write's, stmt the compound; row
+	// is set if stmt returns a row.
+	writes []*write
+	name   string
+	stmt   driver.Stmt
+	row    bool
 }
 
 // noticedAs returns the key of calls in memory.texts. No text contains a NUL, see readWrite.
@@ -69,15 +70,6 @@ func noticedAs(calls []dialect.Call) string {
 		return write.SQL
 	}
 	return strconv.Itoa(len(calls)) + write.Required.Sign() + "\x00" + write.SQL
-}
-
-func memoryOf(s *attempt.Session) *memory {
-	m, ok := s.Memory.(*memory)
-	if !ok {
-		m = &memory{conn: s.Conn, texts: map[string]*noticed{}}
-		s.Memory = m
-	}
-	return m
 }
 
 // notice counts a use of the text.
@@ -138,9 +130,6 @@ func (m *memory) prepareNamed(ctx context.Context, w *write) (name string, execu
 
 // release closes all statements.
 func (m *memory) release() {
-	if m.prepared == 0 {
-		return
-	}
 	for _, n := range m.texts {
 		m.unprepare(n)
 	}
@@ -157,7 +146,11 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []dial
 	if len(write.SQL) > maxNoticedText || !write.Prepared && !c.bindable(write.Args) {
 		return nil, false, nil
 	}
-	m := memoryOf(s)
+	m, ok := s.Memory.(*memory)
+	if !ok {
+		m = &memory{conn: s.Conn, texts: map[string]*noticed{}}
+		s.Memory = m
+	}
 	if c.full.Load() > time.Now().UnixNano() {
 		m.release()
 		return nil, false, nil
@@ -166,26 +159,27 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []dial
 	if n.never || n.stmt == nil && (n.count < c.prepareFrom || !c.ready(ctx, s, m, n, calls)) {
 		return nil, false, nil
 	}
-	if n.write.generates() && !c.idIsKnown(ctx, conn, n.write) {
+	if w := n.writes[len(calls)-1]; w.generates() && !c.idIsKnown(ctx, conn, w) {
 		return nil, false, nil
 	}
 	args := joinArgs(calls)
 	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
 		return nil, false, nil //nolint:nilerr // the error comes where the calls are sent as they are
 	}
-	if n.row {
-		results, err = queryPrepared(ctx, n, calls, args)
-	} else {
-		results, err = execPrepared(ctx, n, args)
+	r, err := attempt.SendStmt(ctx, n.stmt, args, n.row)
+	switch {
+	case err != nil:
+	case n.row:
+		results, err = compoundRow(calls, n.writes, r.Rows)
+	default:
+		results, err = withReceipt(r.Result)
 	}
 	if err == nil {
 		return results, true, nil
 	}
 	failed := leaveNoneOpen(ctx, s.Conn, calls, err, false)
-	var server *mysql.MySQLError
-	answered := errors.As(err, &server)
 	gone := notRun(err) || hasNumber(err, numUnknownPrepared, numPrepareAgain, numWrongArguments)
-	if !answered || gone {
+	if gone || !errors.As(err, new(*mysql.MySQLError)) {
 		m.unprepare(n)
 	}
 	if gone {
@@ -213,8 +207,9 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 		c.unprepared(m, n, err)
 		return false
 	}
-	n.write, n.name, writes[at] = writes[at], name, execute
-	text := new(compound).plain("START TRANSACTION;\n", calls, writes).text.String()
+	writes[at] = execute
+	n.writes, n.name = writes, name
+	text := new(compound).plain(calls, writes).text.String()
 	// The number of changed rows in bed_order varies.
 	if n.row = execute.generates() || calls[at].Required.Given() || len(calls) > 2; n.row {
 		text = new(compound).atomic(calls, writes).text.String() // each argument is a parameter
@@ -239,30 +234,13 @@ func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 	}
 }
 
-// execPrepared runs a compound whose affected rows are the write's plus one for the receipt.
-func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]driver.Result, error) {
-	r, err := attempt.SendStmt(ctx, n.stmt, args, false)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := r.Result.RowsAffected()
+// withReceipt returns the results of a receipt and a write from the sum of their rows.
+func withReceipt(sum driver.Result) ([]driver.Result, error) {
+	rows, err := sum.RowsAffected()
 	if err != nil {
 		return nil, inDoubt(err)
 	}
 	return []driver.Result{result{rows: 1}, result{rows: rows - 1}}, nil
-}
-
-func queryPrepared(ctx context.Context, n *noticed, calls []dialect.Call, args []driver.NamedValue) ([]driver.Result, error) {
-	r, err := attempt.SendStmt(ctx, n.stmt, args, true)
-	if err != nil {
-		return nil, err
-	}
-	writes := make([]*write, len(calls))
-	for i := range writes {
-		writes[i] = &write{}
-	}
-	writes[len(calls)-1] = n.write
-	return compoundRow(calls, writes, r.Rows)
 }
 
 // bindable reports whether values mean the same as parameters as in the driver's own place

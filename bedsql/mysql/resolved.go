@@ -53,8 +53,8 @@ type asker struct {
 	home    string
 	names   []string
 	foreign bool
-	// learn receives the server's version.
-	learn func(version string)
+	// compounds learns the server's version.
+	compounds *compounds
 }
 
 // database is the pseudo-variable for the session's current database. It is listed only if
@@ -113,7 +113,8 @@ func (a *asker) greet(ctx context.Context, conn driver.Conn) (dialect.Facts, err
 	if err != nil || len(settings) == 0 {
 		return dialect.Facts{}, err
 	}
-	a.learn(settings["version"])
+	// A proxy may route the next session to another server: one without compounds fails as in notRun.
+	a.compounds.known.Store(runsCompounds(settings["version"]))
 	facts := dialect.Facts{Session: resolved(settings)}
 	var set, was []string
 	if !isOn(settings["autocommit"]) {

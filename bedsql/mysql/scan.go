@@ -133,13 +133,8 @@ var ownSession = map[string]bool{
 // readInsert finds the table and the columns after INSERT or REPLACE.
 func (w *write) readInsert(t []sqltext.Token) bool {
 	i := 0
-	for i < len(t) && t[i].Kind == sqltext.Word {
-		switch strings.ToUpper(t[i].Text) {
-		case "LOW_PRIORITY", "HIGH_PRIORITY", "IGNORE", "INTO":
-			i++
-			continue
-		}
-		break
+	for i < len(t) && slices.ContainsFunc([]string{"LOW_PRIORITY", "HIGH_PRIORITY", "IGNORE", "INTO"}, t[i].Is) {
+		i++
 	}
 	for i < len(t) && t[i].IsName() {
 		w.table = append(w.table, t[i].Name())

@@ -11,10 +11,6 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// learn records whether the server runs compounds. A proxy may route the next session to
-// another server: one without compounds fails as in notRun.
-func (c *compounds) learn(version string) { c.known.Store(runsCompounds(version)) }
-
 // How long, and for how many tables, bed remembers the columns that generate ids.
 const (
 	tableMemory = 10 * time.Minute

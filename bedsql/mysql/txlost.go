@@ -22,11 +22,8 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	if !errors.As(err, &server) {
 		return false
 	}
-	switch takes(ctx, conn, server) {
-	case always:
-		return true
-	case never:
-		return false
+	if whole, sure := takes(ctx, conn, server); sure {
+		return whole
 	}
 	// MariaDB can be queried.
 	if open, err := txIsOpen(ctx, conn); !isUnknownVariable(err) {
@@ -36,17 +33,9 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	return hasNumber(server, 1180, 1181)
 }
 
-// whole tells whether an error rolls back the whole transaction.
-type whole uint8
-
-const (
-	never whole = iota
-	always
-	// sometimes also applies to unlisted errors.
-	sometimes
-)
-
-func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whole {
+// takes reports whether an error rolls back the whole transaction. If it does so only sometimes, or
+// is not listed, sure is false.
+func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) (whole, sure bool) {
 	switch server.Number {
 	case 1206, // ER_LOCK_TABLE_FULL
 		1213, // ER_LOCK_DEADLOCK; Galera: the certification failed
@@ -54,26 +43,26 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 		1613, // ER_XA_RBTIMEOUT
 		1614, // ER_XA_RBDEADLOCK
 		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
-		return always
+		return true, true
 	case 1205: // ER_LOCK_WAIT_TIMEOUT: the statement alone, unless configured otherwise
 		// If the variable is unreadable, assume the worst: no more writes in this session.
 		if on, err := sysvar(ctx, conn, "innodb_rollback_on_timeout"); on == "1" || err != nil && !isUnknownVariable(err) {
-			return always
+			return true, true
 		}
-		return never
+		return false, true
 	case 1290, 1792: // a server, or a transaction, that is read-only
-		return never
+		return false, true
 	}
 	if strings.HasPrefix(string(server.SQLState[:]), "40") { // transaction rollback
-		return always
+		return true, true
 	}
 	switch classify(server) {
 	case dialect.Refused, dialect.Duplicate: // the statement was at fault, and it alone is undone
-		return never
+		return false, true
 	}
 	// Among them 1020 (innodb_snapshot_isolation), 1180 and 1181 (an error during COMMIT or
 	// ROLLBACK), 1317 (KILL QUERY) and 1969 (max_statement_time).
-	return sometimes
+	return false, false
 }
 
 // txIsOpen queries MariaDB for an open transaction. An unreadable answer counts as none:
@@ -120,7 +109,7 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) diale
 		}
 	}
 	// The implicit COMMIT itself may have failed (Galera's certification).
-	if hasNumber(server, 1020, 1180, 1181, 1317, 1969) || takes(ctx, conn, server) == always {
+	if whole, _ := takes(ctx, conn, server); whole || hasNumber(server, 1020, 1180, 1181, 1317, 1969) {
 		return dialect.InDoubt
 	}
 	return dialect.Committed
