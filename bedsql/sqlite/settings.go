@@ -155,31 +155,24 @@ func sets(s dialects.Setting, pragma string) bool {
 // pragmasOf returns the names in a text that only sets pragmas.
 func pragmasOf(text string) (names []string, ok bool) {
 	var statement []sqltext.Token
-	add := func() bool {
-		t := statement
-		statement = statement[:0]
-		if len(t) == 0 {
-			return true
+	for _, next := range append(slices.Collect(sqltext.Tokens(sqltext.SQLite, 0, text)), sqltext.Token{Text: ";"}) {
+		switch {
+		case next.Kind == sqltext.Broken:
+			return nil, false
+		case next.Text != ";":
+			statement = append(statement, next)
+			continue
+		case len(statement) == 0:
+			continue
 		}
-		verb := t[0]
+		t, verb := statement, statement[0]
 		if len(t) > 3 && t[2].Text == "." {
 			t = t[2:] // of a schema
 		}
 		if len(t) < 4 || !verb.Is("PRAGMA") || t[1].Kind != sqltext.Word || t[2].Text != "=" && t[2].Text != "(" {
-			return false
-		}
-		names = append(names, strings.ToLower(t[1].Text))
-		return true
-	}
-	for t := range sqltext.Tokens(sqltext.SQLite, 0, text) {
-		switch {
-		case t.Kind == sqltext.Broken:
-			return nil, false
-		case t.Text != ";":
-			statement = append(statement, t)
-		case !add():
 			return nil, false
 		}
+		names, statement = append(names, strings.ToLower(t[1].Text)), nil
 	}
-	return names, add()
+	return names, true
 }
