@@ -8,6 +8,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -18,13 +19,10 @@ const (
 	maxPipelineText  = 4 << 20
 )
 
-// txIdle is the state of a session without an open transaction.
-const txIdle = 'I'
-
 // idle implements Dialect.Idle: each answer ends with the state of the session.
 func idle(conn driver.Conn) bool {
 	std := stdlibConn(conn)
-	return std != nil && !std.Conn().IsClosed() && std.Conn().PgConn().TxStatus() == txIdle
+	return std != nil && sessionOf(std.Conn()).idle()
 }
 
 // interrupt implements Dialect.Interrupt as pgx's own contexts do.
@@ -43,21 +41,21 @@ func atomic(ctx context.Context, conn driver.Conn, calls []dialect.Call) ([]driv
 	if !ok || len(calls) == 0 {
 		return nil, false, nil
 	}
-	if s.closed() {
+	if s.conn.IsClosed() {
 		return nil, true, notSent(driver.ErrBadConn)
 	}
-	if s.status() != txIdle {
+	if !s.idle() {
 		return nil, false, nil
 	}
 	tags, failed, err := s.run(ctx, sent)
-	if hasCode(err, "26000", "42P05") && !s.unnamed && !s.closed() && s.status() == txIdle {
+	if hasCode(err, "26000", "42P05") && !s.unnamed && s.idle() {
 		// A pooler changed the server's session: the name is unknown there, or taken. Nothing was
 		// applied. From now on there are no names; named statements are left to that session.
 		s.unnamed, s.stale = true, nil
 		clear(s.statements)
 		tags, failed, err = s.run(ctx, sent)
 	}
-	if err != nil && &sent[0] != &calls[0] && isUnfit(err) && !s.closed() && s.status() == txIdle {
+	if err != nil && &sent[0] != &calls[0] && isUnfit(err) && s.idle() {
 		return nil, false, nil // nothing was applied
 	}
 	if err != nil {
@@ -76,20 +74,21 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []dialect.Call) (bo
 	if !ok {
 		return false, nil
 	}
-	if s.closed() {
+	if s.conn.IsClosed() {
 		return true, notSent(driver.ErrBadConn)
 	}
-	if s.status() == txIdle {
+	if s.idle() {
 		// The transaction is gone: the calls would be committed without its earlier statements.
 		return true, attempt.Certain(pgx.ErrTxClosed, dialect.Refused)
 	}
 	all := make([]dialect.Call, 0, len(sent)+1)
 	all = append(append(all, sent...), dialect.Call{SQL: "commit"})
 	tags, failed, err := s.run(ctx, all)
-	if err != nil && failed < len(calls) && calls[max(failed, 0)].Entries != "" && !errors.As(err, new(noAnswer)) {
-		return true, &dialect.EntriesError{Err: err}
-	}
 	if err != nil {
+		class, sure := dialect.CertainClass(err)
+		if open := sure && class == dialect.Unknown; !open && failed < len(calls) && calls[max(failed, 0)].Entries != "" {
+			return true, &dialect.EntriesError{Err: err}
+		}
 		return true, receiptError(all, failed, err)
 	}
 	if tags[len(calls)].String() == "ROLLBACK" {
@@ -140,9 +139,9 @@ func special(args []driver.NamedValue) bool {
 }
 
 // quoting implements Dialect.Quoting: the server reports each change.
-func quoting(conn driver.Conn) dialect.Quoting {
+func quoting(conn driver.Conn) sqltext.Quoting {
 	if std := stdlibConn(conn); std != nil && std.Conn().PgConn().ParameterStatus("standard_conforming_strings") == "off" {
-		return dialect.BackslashEscapes
+		return sqltext.BackslashEscapes
 	}
 	return 0
 }
@@ -230,21 +229,8 @@ func answered(err error, atEnd bool) error {
 	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {
 		return err
 	}
-	return attempt.Certain(noAnswer{err}, dialect.Unknown)
+	return attempt.Certain(err, dialect.Unknown)
 }
-
-// noAnswer is an error after which the outcome is open.
-type noAnswer struct{ error }
-
-func (e noAnswer) Unwrap() error { return e.error }
 
 // notSent marks err as met before the write was sent, unless it is an answer.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
-
-func values(args []driver.NamedValue) []any {
-	vals := make([]any, len(args))
-	for i, a := range args {
-		vals[i] = a.Value
-	}
-	return vals
-}

@@ -128,10 +128,18 @@ func (e *exactlyOnce) inState(want byte) {
 	e.t.Helper()
 	raw(e.t, e.c, func(dc driver.Conn) {
 		s, _, _ := openSession(dc, []dialect.Call{receipt("")})
-		if s.closed() || s.status() != want {
-			e.t.Errorf("closed %t, transaction status %c, want %c", s.closed(), s.status(), want)
+		if closed, status := s.conn.IsClosed(), s.conn.PgConn().TxStatus(); closed || status != want {
+			e.t.Errorf("closed %t, transaction status %c, want %c", closed, status, want)
 		}
 	})
 }
 
 const stock = "CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL CHECK (n >= 0) UNIQUE)"
+
+func values(args []driver.NamedValue) []any {
+	vals := make([]any, len(args))
+	for i, a := range args {
+		vals[i] = a.Value
+	}
+	return vals
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"cmp"
+	"context"
 	"database/sql/driver"
 	_ "embed" // errors.txt
 	"errors"
@@ -41,17 +42,13 @@ func classify(err error) dialect.Class {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
 		class := classifyServer(server)
-		var prepare *pgconn.PrepareError
-		if class == dialect.Unknown && errors.As(err, &prepare) {
+		if class == dialect.Unknown && errors.As(err, new(*pgconn.PrepareError)) {
 			return dialect.Retryable // only prepared: there is nothing to be in doubt about
 		}
 		return class
 	}
-	if pgconn.SafeToRetry(err) {
-		return dialect.Unreachable
-	}
 	switch {
-	case strings.HasPrefix(err.Error(), "failed to deallocate "):
+	case pgconn.SafeToRetry(err), strings.HasPrefix(err.Error(), "failed to deallocate "):
 		return dialect.Unreachable
 	case dialects.BeginsWith(err, argumentErrors):
 		return dialect.Refused
@@ -63,29 +60,23 @@ func classify(err error) dialect.Class {
 // classifyDial classifies a failed dial. Of several hosts only some may have answered; the
 // result is Refused only if all hosts refused.
 func classifyDial(dial *pgconn.ConnectError) dialect.Class {
-	var refused, answered, all int
-	for _, err := range leaves(dial.Unwrap()) {
-		all++
+	class, refused, hosts := dialect.Unreachable, 0, leaves(dial.Unwrap())
+	for _, err := range hosts {
 		var server *pgconn.PgError
-		if !errors.As(err, &server) {
+		switch {
+		case !errors.As(err, &server):
 			continue
-		}
-		answered++
-		if hasCode(server, "28P01", "3D000", "42501") { // pgx tries no further host
+		case hasCode(server, "28P01", "3D000", "42501"): // pgx tries no further host
 			return dialect.Refused
-		}
-		if ofCode(server.Code) == dialect.Refused { // nothing was sent, whoever answers
+		case ofCode(server.Code) == dialect.Refused: // nothing was sent, whoever answers
 			refused++
 		}
+		class = dialect.Retryable
 	}
-	switch {
-	case answered == 0:
-		return dialect.Unreachable
-	case refused == all:
+	if refused > 0 && refused == len(hosts) {
 		return dialect.Refused
-	default:
-		return dialect.Retryable
 	}
+	return class
 }
 
 func leaves(err error) []error {
@@ -156,23 +147,17 @@ var codeList string
 // codes holds SQLSTATEs and the first two characters of SQLSTATEs.
 var codes = dialects.ReadCodes(codeList)
 
-const (
-	receiptTable = "bed_receipt"
-	receiptKey   = "bed_receipt_id" // its primary key
-)
-
-// isReceiptDuplicate reports whether err comes from the receipts' key.
+// isReceiptDuplicate reports whether err comes from the receipts' primary key.
 func isReceiptDuplicate(err error, _ string) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && server.Code == "23505" &&
-		server.ConstraintName == receiptKey && server.TableName == receiptTable
+		server.ConstraintName == "bed_receipt_id" && server.TableName == "bed_receipt"
 }
 
 // receiptWait is an error of waiting for another writer of the same receipt.
-type receiptWait struct{ err *pgconn.PgError }
+type receiptWait struct{ *pgconn.PgError }
 
-func (e *receiptWait) Error() string { return e.err.Error() }
-func (e *receiptWait) Unwrap() error { return e.err }
+func (e receiptWait) Unwrap() error { return e.PgError }
 
 // receiptError marks err if it answers the call that writes a receipt.
 func receiptError(calls []dialect.Call, failed int, err error) error {
@@ -184,12 +169,34 @@ func receiptError(calls []dialect.Call, failed int, err error) error {
 		"40001",   // serialization_failure
 		"40P01",   // deadlock_detected
 		"55P03") { // lock_not_available
-		return &receiptWait{server}
+		return receiptWait{server}
 	}
 	return err
 }
 
-func isReceiptBusy(err error) bool {
-	var wait *receiptWait
-	return errors.As(err, &wait)
+func isReceiptBusy(err error) bool { return errors.As(err, new(receiptWait)) }
+
+// writable reads the mode of a new transaction: it is read-only on a standby, and with
+// default_transaction_read_only on.
+func writable(ctx context.Context, conn driver.Conn) error {
+	std := stdlibConn(conn)
+	if std == nil {
+		return nil
+	}
+	results, err := std.Conn().PgConn().Exec(ctx, "SHOW transaction_read_only").ReadAll()
+	switch {
+	case err != nil && classify(err) == dialect.Refused:
+		return nil // not quite PostgreSQL
+	case err != nil:
+		return err
+	case len(results) == 1 && len(results[0].Rows) == 1 && string(results[0].Rows[0][0]) == "on":
+		return errors.New("it takes no writes: transaction_read_only is on (a standby, or default_transaction_read_only)")
+	}
+	return nil
+}
+
+// isReadOnly reports whether err means that this server or session is read-only.
+func isReadOnly(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && codes.Outage(names(server.Code)...)
 }

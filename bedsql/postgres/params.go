@@ -42,11 +42,7 @@ func init() {
 	registerWhole[*net.IPNet]("*net.IPNet")
 	registerText[netip.Addr]("netip.Addr")
 	registerText[netip.Prefix]("netip.Prefix")
-	registerList[net.IP]()
 	registerList[net.IPNet]()
-	registerList[net.HardwareAddr]()
-	registerList[netip.Addr]()
-	registerList[netip.Prefix]()
 	registerList[[16]byte]()
 	registerParam("pgx.QueryExecMode",
 		func(v pgx.QueryExecMode) (string, error) { return strconv.Itoa(int(v)), nil },
@@ -69,13 +65,9 @@ func init() {
 	registerSlices[float32]()
 	registerSlices[float64]()
 	registerPointers[time.Time]()
-	registerParam("[]json.RawMessage", encodeList[json.RawMessage], decodeList[json.RawMessage])
 	registerDay[pgtype.Date]("pgtype.Date")
 	registerDay[pgtype.Timestamp]("pgtype.Timestamp")
 	registerDay[pgtype.Timestamptz]("pgtype.Timestamptz")
-	registerList[pgtype.Date]()
-	registerList[pgtype.Timestamp]()
-	registerList[pgtype.Timestamptz]()
 	registerWhole[[]pgtype.Numeric]("[]pgtype.Numeric")
 	registerWhole[[]pgtype.Interval]("[]pgtype.Interval")
 	registerWhole[[]pgtype.Time]("[]pgtype.Time")
@@ -112,9 +104,10 @@ type day struct {
 	Valid            bool
 }
 
-// registerDay registers a type of a time. Its Value method returns a time.Time, which pgx would send
-// as a moment.
+// registerDay registers a type of a time, and its slices. Its Value method returns a time.Time, which
+// pgx would send as a moment.
 func registerDay[T pgtype.Date | pgtype.Timestamp | pgtype.Timestamptz](name string) {
+	registerList[T]()
 	registerParam(name,
 		func(v T) (string, error) {
 			d := day(v)
@@ -170,21 +163,15 @@ func registerPointers[T any]() {
 		},
 		func(s string) ([]*T, error) {
 			values, err := decodeList[any](s)
-			if err != nil {
-				return nil, err
-			}
 			list := make([]*T, len(values))
 			for i, v := range values {
-				if v == nil {
-					continue
-				}
-				t, ok := v.(T)
-				if !ok {
+				if t, ok := v.(T); ok {
+					list[i] = &t
+				} else if v != nil {
 					return nil, errUnreadable
 				}
-				list[i] = &t
 			}
-			return list, nil
+			return list, err
 		})
 }
 
@@ -192,13 +179,7 @@ func registerParam[T any](name string, encode func(T) (string, error), decode fu
 	var sample T
 	exact[reflect.TypeFor[T]()] = true
 	txlog.RegisterParamType(name, sample,
-		func(v any) (string, error) {
-			t, ok := v.(T)
-			if !ok {
-				return "", errors.New("it is of another type")
-			}
-			return encode(t)
-		},
+		func(v any) (string, error) { return encode(v.(T)) },
 		func(s string) (any, error) {
 			v, err := decode(s)
 			if err != nil {
@@ -251,21 +232,15 @@ func encodeList[T any](list []T) (string, error) {
 
 func decodeList[T any](s string) ([]T, error) {
 	args, err := entry.DecodeParams(s)
-	if err != nil {
-		return nil, err
-	}
 	list := make([]T, len(args))
 	for i, a := range args {
-		if a.Value == nil {
-			continue
-		}
 		v, ok := a.Value.(T)
-		if !ok {
+		if !ok && a.Value != nil {
 			return nil, errUnreadable
 		}
 		list[i] = v
 	}
-	return list, nil
+	return list, err
 }
 
 // encodeArgs writes named arguments in the log's form of named parameters.
@@ -279,24 +254,25 @@ func encodeArgs[M ~map[string]any](m M) (string, error) {
 
 func decodeArgs[M ~map[string]any](s string) (M, error) {
 	args, err := entry.DecodeParams(s)
-	if err != nil {
-		return nil, err
-	}
 	m := make(M, len(args))
 	for _, a := range args {
 		m[a.Name] = a.Value
 	}
-	return m, nil
+	return m, err
 }
 
+// registerBytes registers a type of bytes, and its slices.
 func registerBytes[T ~[]byte](name string) {
+	registerList[T]()
 	registerParam(name, func(v T) (string, error) { return string(v), nil }, func(s string) (T, error) { return T(s), nil })
 }
 
+// registerText registers a type with a form as text, and its slices.
 func registerText[T encoding.TextMarshaler, P interface {
 	*T
 	encoding.TextUnmarshaler
 }](name string) {
+	registerList[T]()
 	registerParam(name,
 		func(v T) (string, error) {
 			text, err := v.MarshalText()

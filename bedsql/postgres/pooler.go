@@ -44,15 +44,14 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = conn.Close()
 		return nil, dialects.ErrElsewhere
 	}
-	pg := std.Conn().PgConn()
-	has, err := resolve(ctx, pg, c.names)
-	var server *pgconn.PgError
+	pg, s := std.Conn().PgConn(), sessionOf(std.Conn())
+	pid, text, err := resolve(ctx, pg, c.names)
+	s.resolved, s.asked = text, true
 	switch {
-	case err != nil && !errors.As(err, &server):
+	case err != nil && !errors.As(err, new(*pgconn.PgError)):
 		_ = conn.Close()
 		return nil, err
-	case err == nil && has.pid == strconv.FormatUint(uint64(pg.PID()), 10):
-		pg.CustomData()[resolvedKey] = has.text
+	case err == nil && pid == strconv.FormatUint(uint64(pg.PID()), 10):
 		if pool := field(reflect.ValueOf(c.Connector), "pool"); pool.IsValid() && !pool.IsNil() {
 			return &borrowed{std}, nil
 		}
@@ -62,8 +61,21 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, attempt.Certain(errors.New("bed: behind a connection pooler statements are described and not prepared: "+
 			"remove description_cache_capacity=0 from the DSN"), dialect.Refused)
 	}
-	pg.CustomData()[resolvedKey] = has.text
 	return &pooled{std}, nil
+}
+
+// stdlibConn returns pgx's own connection in conn, behind a pooler too; nil for another
+// driver.
+func stdlibConn(conn driver.Conn) *stdlib.Conn {
+	switch c := attempt.Bare(conn).(type) {
+	case *pooled:
+		return c.Conn
+	case *borrowed:
+		return c.Conn
+	case *stdlib.Conn:
+		return c
+	}
+	return nil
 }
 
 // borrowed is a connection of a pgxpool, whose other users get it afterwards.
@@ -75,16 +87,13 @@ func (b *borrowed) Bare() driver.Conn { return b.Conn }
 // Close implements driver.Conn. It ends a session that adapt has changed.
 func (b *borrowed) Close() error {
 	conn := b.Conn.Conn()
-	if conn.PgConn().CustomData()[adaptedKey] != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	if sessionOf(conn).adapted {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = conn.Close(ctx)
 	}
 	return b.Conn.Close()
 }
-
-// closeTimeout bounds the end of a session.
-const closeTimeout = time.Second
 
 // Close implements io.Closer.
 func (c *connector) Close() error {
@@ -167,24 +176,15 @@ var (
 	_ driver.StmtQueryContext = (*text)(nil)
 )
 
-// Close implements driver.Stmt.
-func (s *text) Close() error { return nil }
-
-// NumInput implements driver.Stmt.
-func (s *text) NumInput() int { return s.params }
-
-// Exec implements driver.Stmt.
+func (s *text) Close() error                               { return nil }
+func (s *text) NumInput() int                              { return s.params }
 func (s *text) Exec([]driver.Value) (driver.Result, error) { return nil, driver.ErrSkip }
+func (s *text) Query([]driver.Value) (driver.Rows, error)  { return nil, driver.ErrSkip }
 
-// Query implements driver.Stmt.
-func (s *text) Query([]driver.Value) (driver.Rows, error) { return nil, driver.ErrSkip }
-
-// ExecContext implements driver.StmtExecContext.
 func (s *text) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	return s.c.Conn.ExecContext(ctx, s.query, s.c.described(args, true))
 }
 
-// QueryContext implements driver.StmtQueryContext.
 func (s *text) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	return s.c.Conn.QueryContext(ctx, s.query, s.c.described(args, true))
 }

@@ -76,35 +76,29 @@ func quote(s string) string {
 	return " E'" + b.String() + "'"
 }
 
-// resolved is the answer of a session.
-type resolved struct{ pid, text string }
-
-// resolve queries the session of pg. Without a proper answer the text stays empty: some
-// servers with this protocol do not support the query.
-func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (resolved, error) {
+// resolve queries the session of pg for its number and its resolved settings. Without a proper
+// answer the text stays empty: some servers with this protocol do not support the query.
+func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (pid, text string, err error) {
 	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
 	slices.Sort(all)
 	answer, err := ask(ctx, pg, inHex("SELECT 'pid', pg_backend_pid()::text UNION ALL "+searchPath+" UNION ALL "+ofAccount+" UNION ALL "+current(slices.Compact(all))))
-	var server *pgconn.PgError
-	if errors.As(err, &server) {
+	if errors.As(err, new(*pgconn.PgError)) {
 		answer, err = ask(ctx, pg, "SELECT 'pid', encode(convert_to(pg_backend_pid()::text, 'UTF8'), 'hex')")
 	}
 	if err != nil {
-		return resolved{}, err
+		return "", "", err
 	}
-	var r resolved
 	var list []dialects.Setting
 	for _, s := range answer {
 		switch often, known := usual[s.Key]; {
 		case s.Key == "pid":
-			r.pid = s.Value
+			pid = s.Value
 		case known && often != "" && s.Value == often, isNeutral(s.Key):
 		default:
 			list = append(list, s)
 		}
 	}
-	r.text = dialects.Format(list)
-	return r, nil
+	return pid, dialects.Format(list), nil
 }
 
 func isNeutral(name string) bool {
@@ -183,8 +177,8 @@ func sessionText(ctx context.Context, conn driver.Conn, like string) (string, er
 	if err != nil {
 		return "", err
 	}
-	r, err := resolve(ctx, std.Conn().PgConn(), namesOf(list))
-	return r.text, err
+	_, text, err := resolve(ctx, std.Conn().PgConn(), namesOf(list))
+	return text, err
 }
 
 // namesOf returns the names that question does not always include.
@@ -212,7 +206,7 @@ func adapt(ctx context.Context, conn driver.Conn, has, want string) error {
 	if set == "" {
 		return nil
 	}
-	std.Conn().PgConn().CustomData()[adaptedKey] = true
+	sessionOf(std.Conn()).adapted = true
 	_, err = std.Conn().PgConn().Exec(ctx, set).ReadAll()
 	return err
 }
@@ -253,28 +247,20 @@ func obeys(ctx context.Context, conn driver.Conn, text string) (has, asked strin
 		return "", "", nil
 	}
 	pg, names := std.Conn().PgConn(), namesOf(list)
-	before, err := resolve(ctx, pg, names)
-	if err != nil {
+	if _, has, err = resolve(ctx, pg, names); err != nil {
 		return "", "", err
 	}
 	if _, err = pg.Exec(ctx, "BEGIN").ReadAll(); err != nil {
 		return "", "", err
 	}
-	after := resolved{}
 	if _, err = pg.Exec(ctx, set).ReadAll(); err == nil {
-		after, err = resolve(ctx, pg, names)
+		_, asked, err = resolve(ctx, pg, names)
 	}
 	if _, rerr := pg.Exec(ctx, "ROLLBACK").ReadAll(); err == nil {
 		err = rerr
 	}
-	return before.text, after.text, err
+	return has, asked, err
 }
-
-// resolvedKey is the key of a connection's resolved settings from its dial.
-const resolvedKey = "github.com/bedsql/bed/resolved"
-
-// adaptedKey marks a connection whose session adapt has changed.
-const adaptedKey = "github.com/bedsql/bed/adapted"
 
 // greet implements Dialect.Greet without a round trip for our own connector: servers with
 // PostgreSQL's protocol report their properties on dialling.
@@ -283,14 +269,13 @@ func greet(ctx context.Context, conn driver.Conn) (dialect.Facts, error) {
 	if std == nil {
 		return dialect.Facts{}, nil
 	}
-	pg := std.Conn().PgConn()
-	text, known := pg.CustomData()[resolvedKey].(string)
-	if !known {
-		has, err := resolve(ctx, pg, nil)
-		if err != nil {
+	pg, s := std.Conn().PgConn(), sessionOf(std.Conn())
+	text := s.resolved
+	if !s.asked {
+		var err error
+		if _, text, err = resolve(ctx, pg, nil); err != nil {
 			return dialect.Facts{}, err
 		}
-		text = has.text
 	}
 	return dialect.Facts{Session: text, Warning: warning(pg.ParameterStatus)}, nil
 }

@@ -25,6 +25,9 @@ type session struct {
 	unnamed bool
 	// stale are prepared statements that still exist on the server but are no longer used.
 	stale []string
+	// resolved are its settings at its dial, if asked. adapted is set once adapt has changed them.
+	resolved       string
+	asked, adapted bool
 }
 
 const sessionKey = "github.com/bedsql/bed"
@@ -53,8 +56,8 @@ func sessionOf(conn *pgx.Conn) *session {
 	return s
 }
 
-func (s *session) closed() bool { return s.conn.IsClosed() }
-func (s *session) status() byte { return s.conn.PgConn().TxStatus() }
+// idle reports whether the connection lives and has no open transaction.
+func (s *session) idle() bool { return !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I' }
 
 // query is a call in its sent form.
 type query struct {
@@ -87,7 +90,11 @@ func (s *session) encode(ctx context.Context, calls []dialect.Call) ([]*query, e
 		// A text without arguments needs no description.
 		if len(call.Args) > 0 {
 			q.desc = descriptions[call.SQL]
-			if err := q.Build(s.conn.TypeMap(), q.desc, values(call.Args)); err != nil {
+			values := make([]any, len(call.Args))
+			for j, a := range call.Args {
+				values[j] = a.Value
+			}
+			if err := q.Build(s.conn.TypeMap(), q.desc, values); err != nil {
 				return nil, err
 			}
 		}

@@ -3,6 +3,7 @@ package postgres
 import (
 	_ "embed" // the list of neutral parameters
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -23,8 +24,12 @@ var neutral = dialects.ReadNeutral(neutralList)
 // execMode is pgx's own parameter for how values are sent.
 const execMode = "default_query_exec_mode"
 
-// spaces end an argument in options.
-const spaces = " \t\n\r\v\f"
+// In options, blanks end an argument unless a backslash escapes them.
+var (
+	optionArg     = regexp.MustCompile(`(?s)(?:\\.|[^\\\s\v])+`)
+	escapedInArg  = regexp.MustCompile(`(?s)\\(.)`)
+	toEscapeInArg = regexp.MustCompile(`[\\\s\v]`)
+)
 
 // schemaSetting is the schema for receipts, a setting unknown to the server.
 var schemaSetting = strings.ToLower(attempt.SchemaParam)
@@ -110,7 +115,7 @@ func in(cfg *pgx.ConnConfig, name string, list []dialects.Setting) (*pgx.ConnCon
 			to.DefaultQueryExecMode = execModes[s.Value]
 		case byOptions && s.Key != "options":
 			// A pooler may accept them only there.
-			args = append(args, "-c "+escapeOption(s.Key+"="+s.Value))
+			args = append(args, "-c "+toEscapeInArg.ReplaceAllString(s.Key+"="+s.Value, `\$0`))
 		case !neutral.Has(s.Key):
 			to.RuntimeParams[s.Key] = s.Value
 		}
@@ -136,21 +141,9 @@ func isUTF8(name string) bool {
 	return name == "utf8" || name == "unicode"
 }
 
-// escapeOption keeps blanks from ending an argument in options.
-func escapeOption(arg string) string {
-	var b strings.Builder
-	for i := range len(arg) {
-		if arg[i] == '\\' || strings.IndexByte(spaces, arg[i]) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(arg[i])
-	}
-	return b.String()
-}
-
 // parseOptions reads the server's command line: "-c name=value", "-cname=value" and
-// "--name=value", with blanks in them escaped by a backslash. A dash in a name is an
-// underscore. whole is set if there was no other content.
+// "--name=value". A dash in a name is an underscore. whole is set if there was no other
+// content.
 func parseOptions(options string) (params map[string]string, whole bool) {
 	params, whole = make(map[string]string), true
 	set := func(arg string) {
@@ -161,7 +154,10 @@ func parseOptions(options string) (params map[string]string, whole bool) {
 		}
 		params[strings.ToLower(strings.ReplaceAll(name, "-", "_"))] = value
 	}
-	args := splitArgs(options)
+	args := optionArg.FindAllString(options, -1)
+	for i, arg := range args {
+		args[i] = escapedInArg.ReplaceAllString(arg, "$1")
+	}
 	for i := 0; i < len(args); i++ {
 		switch arg := args[i]; {
 		case arg == "-c" && i+1 < len(args):
@@ -174,32 +170,4 @@ func parseOptions(options string) (params map[string]string, whole bool) {
 		}
 	}
 	return params, whole
-}
-
-func splitArgs(s string) []string {
-	var args []string
-	var b strings.Builder
-	inside := false
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '\\': // alone at the end it is nothing
-			if i++; i < len(s) {
-				b.WriteByte(s[i])
-			}
-			inside = true
-		case strings.IndexByte(spaces, c) >= 0:
-			if inside {
-				args = append(args, b.String())
-				b.Reset()
-			}
-			inside = false
-		default:
-			b.WriteByte(c)
-			inside = true
-		}
-	}
-	if inside {
-		args = append(args, b.String())
-	}
-	return args
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
-	"net"
-	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -109,16 +107,10 @@ func store(v any, depth int) (any, error) {
 	}
 	switch x := v.(type) {
 	case nil, bool, string, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float32, float64,
-		time.Time, time.Duration, net.IPNet, *net.IPNet, netip.Addr, netip.Prefix, [16]byte, pgx.QueryExecMode:
-		if rv := reflect.ValueOf(v); rv.Kind() == reflect.Pointer && rv.IsNil() {
-			return nil, nil
-		}
+		time.Time, time.Duration:
 		return v, nil
-	case []byte, json.RawMessage, net.IP,
-		[]bool, []string, []int, []int8, []int16, []int32, []int64, []uint, []uint16, []uint32, []uint64,
-		[]float32, []float64, [][]byte, []time.Time, []time.Duration,
-		[][]bool, [][]string, [][]int, [][]int16, [][]int32, [][]int64, [][]float32, [][]float64,
-		[]*bool, []*string, []*int, []*int16, []*int32, []*int64, []*float32, []*float64, []*time.Time, []json.RawMessage:
+	case []byte, []bool, []string, []int, []int8, []int16, []int32, []int64, []uint, []uint16, []uint32, []uint64,
+		[]float32, []float64, [][]byte, []time.Time, []time.Duration:
 		if reflect.ValueOf(v).IsNil() { // pgx sends NULL
 			return nil, nil
 		}
@@ -147,7 +139,7 @@ func store(v any, depth int) (any, error) {
 		}
 	}
 	if exact[reflect.TypeOf(v)] {
-		if rv := reflect.ValueOf(v); rv.Kind() == reflect.Slice && rv.IsNil() {
+		if rv := reflect.ValueOf(v); (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Pointer) && rv.IsNil() {
 			return nil, nil
 		}
 		return v, nil
@@ -156,7 +148,13 @@ func store(v any, depth int) (any, error) {
 		return storeArray(a, depth)
 	}
 	if valuer, ok := v.(driver.Valuer); ok {
-		return storeValuer(valuer, depth)
+		// pgx calls Value too, unless it has a form of the type for the parameter's. For the types of
+		// pgtype with one, the result is the same.
+		inner, err := dialects.Value(valuer)
+		if err != nil {
+			return nil, refuse(v, "its Value method failed: "+err.Error())
+		}
+		return store(inner, depth+1)
 	}
 	return storeReflect(v, depth)
 }
@@ -171,17 +169,6 @@ func storeArgs(args map[string]any, depth int) (map[string]any, error) {
 		out[name] = kept
 	}
 	return out, nil
-}
-
-// storeValuer keeps the result of Value. pgx does the same for every Valuer without a form
-// of its own for the parameter's type, and has the same result for the types of pgtype with
-// one.
-func storeValuer(x driver.Valuer, depth int) (any, error) {
-	v, err := dialects.Value(x)
-	if err != nil {
-		return nil, refuse(x, "its Value method failed: "+err.Error())
-	}
-	return store(v, depth+1)
 }
 
 // storeReflect stores types according to their kind.

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
@@ -33,11 +32,12 @@ func storeSlice(rv reflect.Value, depth int) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sameJSON(v, kept) {
+	text := jsonOf(v)
+	if text != "" && text == jsonOf(kept) {
 		return kept, nil
 	}
 	list := reflect.ValueOf(kept)
-	a := array{dims: []pgtype.ArrayDimension{{Length: int32(list.Len()), LowerBound: 1}}, elements: make([]any, list.Len()), text: jsonOf(v)} //nolint:gosec // it is in memory
+	a := array{dims: []pgtype.ArrayDimension{{Length: int32(list.Len()), LowerBound: 1}}, elements: make([]any, list.Len()), text: text} //nolint:gosec // it is in memory
 	for i := range a.elements {
 		if elem := list.Index(i); elem.Kind() != reflect.Pointer {
 			a.elements[i] = elem.Interface()
@@ -62,16 +62,12 @@ var (
 	_ json.Marshaler     = array{}
 )
 
-// Dimensions implements pgtype.ArrayGetter.
 func (a array) Dimensions() []pgtype.ArrayDimension { return a.dims }
+func (a array) Index(i int) any                     { return a.elements[i] }
 
-// Index implements pgtype.ArrayGetter.
-func (a array) Index(i int) any { return a.elements[i] }
-
-// IndexType implements pgtype.ArrayGetter: each element has a type of its own.
+// IndexType returns nil: each element has a type of its own.
 func (array) IndexType() any { return nil }
 
-// MarshalJSON implements json.Marshaler.
 func (a array) MarshalJSON() ([]byte, error) {
 	if a.text == "" {
 		return nil, errors.New("it has no JSON")
@@ -196,9 +192,8 @@ func oneType(list []any) any {
 			return list
 		}
 	}
-	var out any = list
 	if t == nil {
-		return out
+		return list
 	}
 	elem := t
 	if null && t != reflect.TypeFor[json.RawMessage]() { // it can be NULL itself
@@ -216,7 +211,7 @@ func oneType(list []any) any {
 			typed.Index(i).Set(p)
 		}
 	}
-	out = typed.Interface()
+	out := typed.Interface()
 	if _, err := entry.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: out}}); err != nil {
 		return list
 	}
@@ -224,9 +219,3 @@ func oneType(list []any) any {
 }
 
 func isValuer(t reflect.Type) bool { return t.Implements(reflect.TypeFor[driver.Valuer]()) }
-
-func sameJSON(a, b any) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
-}
