@@ -58,7 +58,7 @@ func OnlyDML(ctx context.Context, d *dialect.Dialect, conn driver.Conn, statemen
 }
 
 // quoting asks how the session of conn reads quotes.
-func quoting(ctx context.Context, d *dialect.Dialect, conn driver.Conn) (q dialect.Quoting, err error) {
+func quoting(ctx context.Context, d *dialect.Dialect, conn driver.Conn) (q sqltext.Quoting, err error) {
 	switch {
 	case d.Quoting != nil:
 		return d.Quoting(conn), nil

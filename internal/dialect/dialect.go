@@ -21,26 +21,14 @@ const (
 	InDoubt
 )
 
-// Quoting is a session's way to read quotes, a setting of the server. The zero value is the
-// default of each database.
-type Quoting = sqltext.Quoting
-
-// The settings: MySQL's sql_mode NO_BACKSLASH_ESCAPES and ANSI_QUOTES, PostgreSQL's
-// standard_conforming_strings = off.
-const (
-	BackslashIsPlain = sqltext.BackslashIsPlain
-	QuotesAreNames   = sqltext.QuotesAreNames
-	BackslashEscapes = sqltext.BackslashEscapes
-)
-
 // ModeQuoting returns the quoting of MySQL's sql_mode.
-func ModeQuoting(sqlMode string) (q Quoting) {
+func ModeQuoting(sqlMode string) (q sqltext.Quoting) {
 	for mode := range strings.SplitSeq(sqlMode, ",") {
 		switch mode {
 		case "NO_BACKSLASH_ESCAPES":
-			q |= BackslashIsPlain
+			q |= sqltext.BackslashIsPlain
 		case "ANSI_QUOTES":
-			q |= QuotesAreNames
+			q |= sqltext.QuotesAreNames
 		}
 	}
 	return q
@@ -114,7 +102,7 @@ type Dialect struct {
 	Obeys func(ctx context.Context, conn driver.Conn, settings string) (has, asked string, err error)
 	// Quoting returns the current quoting of conn's session, for a driver that learns of each
 	// change. Default: the quoting from Greet.
-	Quoting func(conn driver.Conn) Quoting
+	Quoting func(conn driver.Conn) sqltext.Quoting
 	// Carried returns the settings of conn's session after query has changed them from
 	// settings; false if an entry's settings cannot express the result. Default: false.
 	Carried func(ctx context.Context, conn driver.Conn, settings, query string) (now, apply string, ok bool)
@@ -213,7 +201,7 @@ func (e *EntriesError) Unwrap() error { return e.Err }
 // the application or a pooler.
 type Facts struct {
 	// Quoting is how the session reads quotes.
-	Quoting Quoting
+	Quoting sqltext.Quoting
 	// Session is the resolved session: its actual settings that affect values or places,
 	// whether they come from the DSN, the account, the database or the server. The form is
 	// "name=value;name=value", without settings at their usual value; empty if unknown. A write

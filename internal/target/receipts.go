@@ -81,8 +81,7 @@ func (s *Source) Find(ctx context.Context, conn driver.Conn, certain bool) (*Pla
 	if s.Dialect.Flavor == sqltext.MySQL || s.Dialect.Flavor == sqltext.Postgres {
 		err = s.checkSchema(ctx, conn)
 	}
-	var silent *LogError
-	assumed := s.LogTimeout > 0 && !certain && s.Receipts.Schema == "" && errors.As(err, &silent)
+	assumed := s.LogTimeout > 0 && !certain && s.Receipts.Schema == "" && errors.As(err, new(*LogError))
 	if err != nil && !assumed {
 		return nil, err
 	}
@@ -264,8 +263,7 @@ func (s *Source) Explain(ctx context.Context, conn driver.Conn, u *entry.Unit, o
 // Failed returns the outcome of an attempt that ended before anything was sent.
 func (s *Source) Failed(err error) attempt.Outcome {
 	out := attempt.Failed(s.Dialect, err, true)
-	var log *LogError
-	if errors.As(err, &log) {
+	if errors.As(err, new(*LogError)) {
 		out.ConnLost = false
 	}
 	return out
