@@ -1,49 +1,30 @@
 package console
 
 import (
-	"net/http"
 	"strconv"
 
 	"github.com/bedsql/bed/internal/ops"
 )
 
-func (s *site) overviewCall(r *http.Request, _ person) (any, error) {
-	q, err := queryOf(r, "hours")
-	if err != nil {
-		return nil, err
+func (s *site) overviewCall(in *input) (any, error) {
+	in.query("hours")
+	hours, err := strconv.ParseUint(in.said.Get("hours"), 10, 64)
+	if err != nil && hours == 0 && in.said.Get("hours") != "" {
+		in.fail(invalid("hours is a number from 0 to 168"))
 	}
-	hours := uint64(0)
-	if text := q.Get("hours"); text != "" {
-		if hours, err = strconv.ParseUint(text, 10, 64); err != nil && hours == 0 {
-			return nil, invalid("hours is a number from 0 to 168")
-		}
+	if in.err != nil {
+		return nil, in.err
 	}
-	return s.store().Overview(r.Context(), ops.OverviewOptions{Hours: int(min(hours, 168))})
+	return s.store().Overview(in.Context(), ops.OverviewOptions{Hours: int(min(hours, 168))})
 }
 
-func (s *site) entriesCall(r *http.Request, p person) (any, error) {
-	q, err := queryOf(r, append([]string{"after", "limit", "order"}, filterNames...)...)
-	if err != nil {
-		return nil, err
+func (s *site) entriesCall(in *input) (any, error) {
+	in.query(append([]string{"after", "limit", "order"}, filterNames...)...)
+	f, page := in.filter(), in.page(apiPage)
+	if in.err != nil {
+		return nil, in.err
 	}
-	f, err := filterOf(q.Get, p)
-	if err != nil {
-		return nil, err
-	}
-	page, err := pageOf(q, apiPage)
-	if err != nil {
-		return nil, err
-	}
-	return s.store().Entries(r.Context(), f, page)
-}
-
-// filterCall reads the filter of a call without other arguments.
-func filterCall(r *http.Request, p person) (ops.Filter, error) {
-	q, err := queryOf(r, filterNames...)
-	if err != nil {
-		return ops.Filter{}, err
-	}
-	return filterOf(q.Get, p)
+	return s.store().Entries(in.Context(), f, page)
 }
 
 // countAnswer is a number of entries. Until identifies them for a bulk action; empty if no such
@@ -53,13 +34,14 @@ type countAnswer struct {
 	Until string `json:"until,omitempty"`
 }
 
-func (s *site) countCall(r *http.Request, p person) (any, error) {
-	f, err := filterCall(r, p)
-	if err != nil {
-		return nil, err
+func (s *site) countCall(in *input) (any, error) {
+	in.query(filterNames...)
+	f := in.filter()
+	if in.err != nil {
+		return nil, in.err
 	}
 	if f.State != ops.Leased {
-		sel, err := s.store().Select(r.Context(), f)
+		sel, err := s.store().Select(in.Context(), f)
 		if err != nil {
 			return nil, err
 		}
@@ -67,23 +49,22 @@ func (s *site) countCall(r *http.Request, p person) (any, error) {
 			return countAnswer{ops.Count{N: len(sel.IDs)}, s.counted.keep(sel)}, nil
 		}
 	}
-	n, err := s.store().Count(r.Context(), f, -1)
+	n, err := s.store().Count(in.Context(), f, -1)
 	return countAnswer{Count: n}, err
 }
 
-func (s *site) kindsCall(r *http.Request, p person) (any, error) {
-	f, err := filterCall(r, p)
-	if err != nil {
-		return nil, err
+func (s *site) kindsCall(in *input) (any, error) {
+	in.query(filterNames...)
+	f := in.filter()
+	if in.err != nil {
+		return nil, in.err
 	}
-	return s.store().Kinds(r.Context(), f)
+	return s.store().Kinds(in.Context(), f)
 }
 
-func (s *site) entryCall(r *http.Request, p person) (any, error) {
-	if _, err := queryOf(r, "reveal"); err != nil {
-		return nil, err
-	}
-	return s.entry(r, p, wantsValues(r))
+func (s *site) entryCall(in *input) (any, error) {
+	in.query("reveal")
+	return s.entry(in, wantsValues(in.Request))
 }
 
 // trialAnswer is a trial with its 64-bit numbers as text.
@@ -93,22 +74,15 @@ type trialAnswer struct {
 	TookMillis string   `json:"tookMillis"`
 }
 
-func trialOf(t *ops.Trial) trialAnswer {
-	a := trialAnswer{Trial: t, Rows: make([]string, len(t.Rows)), TookMillis: strconv.FormatInt(t.Took.Milliseconds(), 10)}
+func trialOf(t *ops.Trial) *trialAnswer {
+	a := &trialAnswer{Trial: t, Rows: make([]string, len(t.Rows)), TookMillis: strconv.FormatInt(t.Took.Milliseconds(), 10)}
 	for i, n := range t.Rows {
 		a.Rows[i] = strconv.FormatInt(n, 10)
 	}
 	return a
 }
 
-func (s *site) auditCall(r *http.Request, p person) (any, error) {
-	q, err := queryOf(r, "after", "limit", "reveal")
-	if err != nil {
-		return nil, err
-	}
-	page, err := pageOf(q, apiPage)
-	if err != nil {
-		return nil, err
-	}
-	return s.audit(r, p, page)
+func (s *site) auditCall(in *input) (any, error) {
+	in.query("after", "limit", "reveal")
+	return s.audit(in, in.page(apiPage))
 }

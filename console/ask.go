@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,11 +22,9 @@ type askPage struct {
 	Problem    string
 	Impossible string
 	Filter     []named
-	Kinds      []kindView
-	// OtherKinds describes the kinds missing from Kinds.
-	OtherKinds string
-	URL, Back  string
-	Hidden     []named
+	kindList
+	URL, Back string
+	Hidden    []named
 	// Limit: it also asks for a number.
 	Limit bool
 	// Discard: it cannot be undone. Reason: it asks for a reason.
@@ -52,83 +51,113 @@ var meanings = map[ops.Action]string{
 	ops.Limit:      "The limit holds for all jobs together, and not for the applications' own first attempts.",
 }
 
-// ask makes the page that asks before an action on what.
-func ask(l *language, a ops.Action, what string) askPage {
+// ask makes the page that asks before an action on what. It leads on to the address to, or back.
+func ask(l *language, a ops.Action, what, to, back string) askPage {
 	return askPage{
 		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard, Reason: a == ops.Discard || a == ops.Skip,
-		Button: l.t("action " + string(a)), status: http.StatusOK,
+		Button: l.t("action " + string(a)), status: http.StatusOK, URL: to, Back: back,
 	}
 }
 
-func (s *site) askEntryPage(r *http.Request, p person) (any, error) {
-	a, err := actionOf(r, append([]ops.Action{ops.Amend, ops.Skip}, onEntries...))
-	if err != nil {
-		return nil, err
-	}
+func (s *site) askEntryPage(in *input) (any, error) {
+	a := in.action(append(onEntries, ops.Amend, ops.Skip)...)
 	if a == ops.Amend {
-		return s.askAmend(r, p, r.URL.Query().Get, nil)
+		return s.askAmend(in, nil)
 	}
-	d, err := s.entry(r, p, false)
+	d, err := s.entry(in, false)
 	if err != nil {
 		return nil, err
 	}
-	l := languageOf(r)
-	v := ask(l, a, l.t("1 entry"))
-	v.Filter = []named{{l.t("Entry"), d.ID}, {l.t("Data source"), d.DataSource}, {"SQL", oneLine(d.Entry)}}
-	v.Back = s.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
-	v.URL = v.Back + "/" + string(a)
+	back := s.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
+	v := ask(in.l, a, in.l.t("1 entry"), back+"/"+string(a), back)
+	v.Filter = []named{{in.l.t("Entry"), d.ID}, {in.l.t("Data source"), d.DataSource}, {"SQL", oneLine(d.Entry)}}
 	if a == ops.Discard && d.Kind != "" {
 		v.URL = with(v.URL, "kind", d.Kind)
 	}
 	return v, nil
 }
 
-// askCompensatePage asks about the group of a soft transaction.
-func (s *site) askCompensatePage(r *http.Request, _ person) (any, error) {
-	id, err := idOf(r)
+// askAmend asks for the new text of a statement. problem is why the text in a form was not accepted.
+func (s *site) askAmend(in *input, problem *failure) (any, error) {
+	d, err := s.entry(in, false)
 	if err != nil {
 		return nil, err
 	}
-	l := languageOf(r)
-	v := ask(l, ops.Compensate, safetext.Line(id))
-	v.Discard = true
-	v.Back = s.cfg.BasePath + "/entries/" + url.PathEscape(id)
-	v.URL = s.cfg.BasePath + "/transactions/" + url.PathEscape(id) + "/compensate"
+	n := max(in.statement(), 1)
+	if n > len(d.Statements) {
+		in.fail(invalid("statement is a number from 1 to %d", len(d.Statements)))
+	}
+	if in.err != nil {
+		return nil, in.err
+	}
+	back := s.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
+	v := ask(in.l, ops.Amend, in.l.t("1 entry"), back+"/amend", back)
+	v.Filter = []named{{in.l.t("Entry"), d.ID}, {in.l.t("Data source"), d.DataSource}}
+	v.Hidden = []named{{"statement", strconv.Itoa(n)}}
+	v.Amends, v.SQL, v.Parameters = true, d.Statements[n-1].SQL, in.said.Get("parameters")
+	if in.Role < Reveal {
+		v.Impossible = in.l.t("Your role does not allow this.")
+	}
+	if problem != nil {
+		v.SQL, v.Problem, v.status = in.said.Get("sql"), safetext.Lines(in.l.t(problem.text)+" "+in.l.say(problem.detail)), problem.status
+	}
 	return v, nil
 }
 
-func (s *site) askBulkPage(r *http.Request, p person) (any, error) {
-	a, err := actionOf(r, append([]ops.Action{ops.Amend}, onEntries...))
-	if err != nil {
-		return nil, err
+// askAmendAll asks for the new text of all counted entries, which may have been typed already.
+func (s *site) askAmendAll(in *input, sel *ops.Selection, v *askPage) error {
+	v.Meaning = in.l.t("One text is put in the place of the old one, in all of these entries; the audit keeps the old one. The first of them is tried: if it is refused, nothing is changed. They stay parked: retry them afterwards. What may be applied is left as it is.")
+	switch {
+	case in.Role < Reveal:
+		v.Impossible = in.l.t("Your role does not allow this.")
+		return nil
+	case sel.Filter.Kind == "":
+		v.Impossible = in.l.t("Entries are amended by their kind: choose a kind of error.")
+		return nil
 	}
-	return s.askBulk(r, p, a, r.URL.Query(), nil)
+	d, err := s.store().Entry(in.Context(), sel.IDs[0])
+	if err != nil {
+		return err
+	}
+	v.Amends, v.AmendsAll, v.SQL, v.Parameters = true, true, cmp.Or(in.said.Get("sql"), d.Statements[0].SQL), in.said.Get("parameters")
+	if n := in.said.Get("statement"); n != "" {
+		v.Hidden = append(v.Hidden, named{"statement", n})
+	}
+	return nil
+}
+
+// askCompensatePage asks about the group of a soft transaction.
+func (s *site) askCompensatePage(in *input) (any, error) {
+	id, base := in.id(), s.cfg.BasePath
+	v := ask(in.l, ops.Compensate, safetext.Line(id), base+"/transactions/"+url.PathEscape(id)+"/compensate", base+"/entries/"+url.PathEscape(id))
+	v.Discard = true
+	return v, in.err
+}
+
+func (s *site) askBulkPage(in *input) (any, error) {
+	return s.askBulk(in, in.action(append(onEntries, ops.Amend)...), nil)
 }
 
 // askBulk counts the current matches of the filter and asks. problem is why the previous answer was
 // not accepted.
-func (s *site) askBulk(r *http.Request, p person, a ops.Action, q url.Values, problem *failure) (any, error) {
-	typed := q
+func (s *site) askBulk(in *input, a ops.Action, problem *failure) (any, error) {
 	if a == ops.Amend {
-		q = filterQuery(q)
-		q.Set("state", string(ops.Parked))
+		in.said.Set("state", string(ops.Parked))
 	}
-	f, err := filterOf(q.Get, p)
+	l, f, q := in.l, in.filter(), filterQuery(in.said)
+	if in.err != nil {
+		return nil, in.err
+	}
+	sel, err := s.store().Select(in.Context(), f)
 	if err != nil {
 		return nil, err
 	}
-	sel, err := s.store().Select(r.Context(), f)
-	if err != nil {
-		return nil, err
-	}
-	l := languageOf(r)
 	n := len(sel.IDs)
 	count := l.entries(n)
 	if sel.More {
 		count = l.t("%s entries", l.count(ops.MaxBulk, true))
 	}
-	v := ask(l, a, count)
-	q = filterQuery(q)
+	v := ask(l, a, count, s.cfg.BasePath+"/bulk/"+string(a), s.cfg.BasePath+"/entries"+suffix(q))
 	for _, name := range filterNames {
 		if value := q.Get(name); value != "" {
 			v.Hidden = append(v.Hidden, named{name, value})
@@ -142,8 +171,6 @@ func (s *site) askBulk(r *http.Request, p person, a ops.Action, q url.Values, pr
 	})
 	v.Counted, v.CountedAt = strings.SplitN(l.t("Counted at %s by the log's clock: what arrives or is parked later, and what was being delivered then, is not touched."), "%s", 2), sel.At
 	v.Hidden = append(v.Hidden, named{"count", strconv.Itoa(n)}, named{"until", s.counted.keep(sel)})
-	v.Back = s.cfg.BasePath + "/entries" + suffix(q)
-	v.URL = s.cfg.BasePath + "/bulk/" + string(a)
 	switch {
 	case sel.More:
 		v.Impossible = l.t("At most 100,000 entries are changed at once: narrow the filter.")
@@ -152,14 +179,14 @@ func (s *site) askBulk(r *http.Request, p person, a ops.Action, q url.Values, pr
 	case n == 0:
 		v.Impossible = l.t("No entry matches.")
 	default:
-		kinds, err := s.store().Kinds(r.Context(), f)
+		kinds, err := s.store().Kinds(in.Context(), f)
 		if err != nil {
 			return nil, err
 		}
-		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, kinds.Kinds, q, maxKinds)
+		v.kindList = kindViews(l, s.cfg.BasePath, kinds.Kinds, q, maxKinds)
 	}
 	if a == ops.Amend && v.Impossible == "" {
-		if err := s.askAmendAll(r, p, sel, typed, &v); err != nil {
+		if err := s.askAmendAll(in, sel, &v); err != nil {
 			return nil, err
 		}
 	}
@@ -172,15 +199,9 @@ func (s *site) askBulk(r *http.Request, p person, a ops.Action, q url.Values, pr
 	return v, nil
 }
 
-func (s *site) askSourcePage(r *http.Request, _ person) (any, error) {
-	a, err := actionOf(r, onSources)
-	if err != nil {
-		return nil, err
-	}
-	name := s.sourceOf(r)
-	v := ask(languageOf(r), a, safetext.Line(name))
+func (s *site) askSourcePage(in *input) (any, error) {
+	a, name := in.action(onSources...), s.sourceOf(in.Request)
+	v := ask(in.l, a, safetext.Line(name), controlURL(s.cfg.BasePath, name, a), s.cfg.BasePath+"/")
 	v.Limit = a == ops.Limit
-	v.Back = s.cfg.BasePath + "/"
-	v.URL = controlURL(s.cfg.BasePath, name, a)
-	return v, nil
+	return v, in.err
 }

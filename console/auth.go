@@ -94,21 +94,18 @@ func (g *gatekeeper) who(r *http.Request) (person, error) {
 	}
 	began := time.Now()
 	header := r.Header.Get("Authorization")
-	scheme, rest, _ := strings.Cut(header, " ")
-	switch {
-	case header == "":
+	if header == "" {
 		return person{}, errNobody
-	case strings.EqualFold(scheme, "Bearer"):
+	}
+	if name, password, ok := r.BasicAuth(); ok {
+		return g.password(r.Context(), address(r), name, password)
+	}
+	if scheme, rest, _ := strings.Cut(header, " "); strings.EqualFold(scheme, "Bearer") {
 		if p, ok := g.token(strings.TrimSpace(rest)); ok {
 			return p, nil
 		}
-		return person{}, g.slow.failed(r.Context(), began, address(r), "")
 	}
-	name, password, ok := r.BasicAuth()
-	if !ok {
-		return person{}, g.slow.failed(r.Context(), began, address(r), "")
-	}
-	return g.password(r.Context(), address(r), name, password)
+	return person{}, g.slow.failed(r.Context(), began, address(r), "")
 }
 
 func (g *gatekeeper) token(given string) (person, bool) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -17,15 +16,13 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// entriesView is the list as the page shows it.
 type entriesView struct {
 	F         ops.Filter
 	OlderThan string
 	States    []ops.State
-	Kinds     []kindView
+	kindList
 	MoreKinds bool
-	// OtherKinds describes the kinds missing from Kinds, KindIs the kind of this list.
-	OtherKinds, KindIs string
+	KindIs    string
 	// AllKinds leads to this page with the kinds of all entries. NoKinds means that there are too
 	// many entries to group at once. EveryKind leads to the page with the kinds beyond maxKinds.
 	AllKinds, EveryKind string
@@ -36,11 +33,9 @@ type entriesView struct {
 	First               string
 	NoKind              string
 	// Order leads to this list in the other order; Newest is its own.
-	Order  string
-	Newest bool
-	// Sources are the data sources to choose from.
-	Sources []string
-	// Progress describes the progress of a bulk action.
+	Order    string
+	Newest   bool
+	Sources  []string
 	Progress string
 	query    url.Values
 	base     string
@@ -65,24 +60,29 @@ type kindView struct {
 // Text is the error, with its code unless the text contains it.
 func (k kindView) Text() string { return clip(k.Kind.Text, 200) }
 
-// maxKinds is how many kinds a page shows.
 const maxKinds = 12
 
-// kindViews returns at most that many kinds, and a note on the rest.
-func kindViews(l *language, base string, kinds []ops.Kind, q url.Values, most int) (all []kindView, others string) {
+// kindList is the most frequent kinds. OtherKinds describes the rest.
+type kindList struct {
+	Kinds      []kindView
+	OtherKinds string
+}
+
+// kindViews lists at most that many kinds.
+func kindViews(l *language, base string, kinds []ops.Kind, q url.Values, most int) (v kindList) {
 	if rest := len(kinds) - most; rest > 0 {
 		n, more := 0, false
 		for _, k := range kinds[most:] {
 			n, more = n+k.Count, more || k.More
 		}
-		others = l.t("and %s entries of %d further kinds", l.count(n, more), rest)
+		v.OtherKinds = l.t("and %s entries of %d further kinds", l.count(n, more), rest)
 	}
 	for i, k := range kinds[:min(len(kinds), most)] {
 		to := maps.Clone(q)
 		to.Set("kind", k.Key)
-		all = append(all, kindView{k, "k" + strconv.Itoa(i), l.count(k.Count, k.More), base + "/entries" + suffix(to), base + "/bulk/retry" + suffix(to)})
+		v.Kinds = append(v.Kinds, kindView{k, "k" + strconv.Itoa(i), l.count(k.Count, k.More), base + "/entries" + suffix(to), base + "/bulk/retry" + suffix(to)})
 	}
-	return all, others
+	return v
 }
 
 // filterQuery is the filter's part of a query, as it was given.
@@ -96,43 +96,39 @@ func filterQuery(q url.Values) url.Values {
 	return only
 }
 
-func (s *site) entriesPage(r *http.Request, p person) (any, error) {
-	q := r.URL.Query()
-	f, err := filterOf(q.Get, p)
-	if err != nil {
-		return nil, err
-	}
-	page, err := pageOf(q, htmlPage)
-	if err != nil {
-		return nil, err
+func (s *site) entriesPage(in *input) (any, error) {
+	f, page := in.filter(), in.page(htmlPage)
+	if in.err != nil {
+		return nil, in.err
 	}
 	page.Limit = min(page.Limit, 200)
+	ctx, l, before, wants := in.Context(), in.l, in.said.Get("before"), in.said.Get("kinds")
 	grouped, most := &ops.Kinds{}, maxKinds
-	if q.Get("kinds") == "every" {
+	if wants == "every" {
 		most = math.MaxInt
 	}
-	if f.Kind == "" && page.After == "" && q.Get("before") == "" {
+	var err error
+	if f.Kind == "" && page.After == "" && before == "" {
 		wait := kindsWithin
-		if q.Get("kinds") != "" {
+		if wants != "" {
 			wait = time.Hour // its own limit is less
 		}
-		if grouped, err = s.kinds(r.Context(), f, wait); err != nil {
+		if grouped, err = s.kinds(ctx, f, wait); err != nil {
 			return nil, err
 		}
 	}
-	list, previous, err := s.listed(r.Context(), f, page, q.Get("before"))
+	list, previous, err := s.listed(ctx, f, page, before)
 	if err != nil {
 		return nil, err
 	}
-	l := languageOf(r)
 	v := entriesView{
-		F: f, OlderThan: q.Get("olderThan"), States: []ops.State{ops.Waiting, ops.Leased, ops.Parked},
-		Entries: list.Entries, Newest: page.Newest, query: filterQuery(q), base: s.cfg.BasePath,
+		F: f, OlderThan: in.said.Get("olderThan"), States: []ops.State{ops.Waiting, ops.Leased, ops.Parked},
+		Entries: list.Entries, Newest: page.Newest, query: filterQuery(in.said), base: s.cfg.BasePath,
 	}
-	if v.Sources, err = s.sources(r.Context(), f.DataSource); err != nil {
+	if v.Sources, err = s.sources(ctx, f.DataSource); err != nil {
 		return nil, err
 	}
-	if v.Progress, err = s.progress(r.Context(), l, q.Get("follow")); err != nil {
+	if v.Progress, err = s.progress(ctx, l, in.said.Get("follow")); err != nil {
 		return nil, err
 	}
 	oldest := s.cfg.BasePath + "/entries" + suffix(v.query)
@@ -146,24 +142,24 @@ func (s *site) entriesPage(r *http.Request, p person) (any, error) {
 	if previous != "" {
 		v.Previous = with(here, "before", previous)
 	}
-	if page.After != "" || q.Get("before") != "" {
+	if page.After != "" || before != "" {
 		v.First = here
 	}
 	if f.Kind != "" {
-		rest := filterQuery(q)
+		rest := filterQuery(in.said)
 		rest.Del("kind")
 		v.NoKind = s.cfg.BasePath + "/entries" + suffix(rest)
 		v.KindIs = l.kind(f.Kind)
 	}
-	n, err := s.store().Count(r.Context(), f, 0)
+	n, err := s.store().Count(ctx, f, 0)
 	if err != nil {
 		return nil, err
 	}
 	v.Count = l.count(n.N, n.More)
-	v.AllKinds = with(s.selfOf(r), "kinds", cmp.Or(q.Get("kinds"), "all"))
-	v.EveryKind = with(s.selfOf(r), "kinds", "every")
+	v.AllKinds = with(s.selfOf(in.Request), "kinds", cmp.Or(wants, "all"))
+	v.EveryKind = with(s.selfOf(in.Request), "kinds", "every")
 	if v.NoKinds = grouped == nil; !v.NoKinds {
-		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, grouped.Kinds, v.query, most)
+		v.kindList = kindViews(l, s.cfg.BasePath, grouped.Kinds, v.query, most)
 		v.MoreKinds = grouped.More
 	}
 	return v, nil
@@ -224,18 +220,15 @@ func (s *site) progress(ctx context.Context, l *language, id string) (string, er
 }
 
 // nextPage leads to the next entry of a kind of error, else to the remaining entries.
-func (s *site) nextPage(r *http.Request, p person) (any, error) {
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
-	}
-	f, err := filterOf(func(name string) string { return map[string]string{"kind": r.URL.Query().Get("kind")}[name] }, p)
-	if err != nil {
-		return nil, err
+func (s *site) nextPage(in *input) (any, error) {
+	id, f := in.id(), ops.Filter{Kind: in.said.Get("kind")}
+	in.fail(f.Check())
+	if in.err != nil {
+		return nil, in.err
 	}
 	to := s.cfg.BasePath + "/entries"
 	if f.Kind != "" {
-		list, err := s.store().Entries(r.Context(), f, ops.Page{After: id, Limit: 1})
+		list, err := s.store().Entries(in.Context(), f, ops.Page{After: id, Limit: 1})
 		if err != nil {
 			return nil, err
 		}
@@ -245,7 +238,7 @@ func (s *site) nextPage(r *http.Request, p person) (any, error) {
 			to = with(to, "kind", f.Kind)
 		}
 	}
-	if done := r.URL.Query().Get("done"); done != "" {
+	if done := in.said.Get("done"); done != "" {
 		to = with(to, "done", done)
 	}
 	return redirect(to), nil
@@ -261,37 +254,25 @@ type known struct {
 	all map[ops.Filter]*ops.Kinds
 }
 
-func (k *known) keep(f ops.Filter, kinds *ops.Kinds) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.all == nil || len(k.all) >= 100 {
-		k.all = map[ops.Filter]*ops.Kinds{}
-	}
-	k.all[f] = kinds
-}
-
-// last returns the last result for a filter, if any.
-func (k *known) last(f ops.Filter) *ops.Kinds {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.all[f]
-}
-
 // kinds groups the errors of f's entries. After wait, it returns the previous result for f, or nil.
 func (s *site) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (*ops.Kinds, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	kinds, err := s.store().Kinds(bounded, f)
-	if err != nil && dberr.TimedOut(ctx, bounded) {
-		return s.known.last(f), nil
+	s.known.mu.Lock()
+	defer s.known.mu.Unlock()
+	switch {
+	case err != nil && dberr.TimedOut(ctx, bounded):
+		return s.known.all[f], nil
+	case err != nil:
+		return nil, err
+	case len(s.known.all) >= 100:
+		clear(s.known.all)
 	}
-	if err == nil {
-		s.known.keep(f, kinds)
-	}
-	return kinds, err
+	s.known.all[f] = kinds
+	return kinds, nil
 }
 
-// auditView is a page of the audit.
 type auditView struct {
 	Records     []ops.Record
 	Next, First string
@@ -300,18 +281,15 @@ type auditView struct {
 	Reveal   string
 }
 
-func (s *site) auditPage(r *http.Request, p person) (any, error) {
-	page, err := pageOf(r.URL.Query(), htmlPage)
+func (s *site) auditPage(in *input) (any, error) {
+	page := in.page(htmlPage)
+	a, err := s.audit(in, page)
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.audit(r, p, page)
-	if err != nil {
-		return nil, err
-	}
-	v := auditView{Records: a.Records, Revealed: wantsValues(r)}
-	if p.Role >= Reveal && slices.ContainsFunc(a.Records, ops.Masked) {
-		v.Reveal = with(s.selfOf(r), "reveal", "true")
+	v := auditView{Records: a.Records, Revealed: wantsValues(in.Request)}
+	if in.Role >= Reveal && slices.ContainsFunc(a.Records, ops.Masked) {
+		v.Reveal = with(s.selfOf(in.Request), "reveal", "true")
 	}
 	here := s.cfg.BasePath + "/audit"
 	if a.Next != "" {

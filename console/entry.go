@@ -1,7 +1,6 @@
 package console
 
 import (
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// entryView is one entry as the page shows it.
 type entryView struct {
 	D          *ops.Detail
 	Statements []ops.Statement
@@ -26,9 +24,6 @@ type entryView struct {
 // Next leads to the next entry with the same kind of error.
 func (v entryView) Next() string { return with(v.URL("next"), "kind", v.D.Kind) }
 
-// OfKind leads to the entries with the same kind of error.
-func (v entryView) OfKind() string { return with(v.base+"/entries", "kind", v.D.Kind) }
-
 // Amend leads to the form for a statement, from 0.
 func (v entryView) Amend(i int) string { return with(v.URL("amend"), "statement", strconv.Itoa(i+1)) }
 
@@ -37,7 +32,6 @@ func (v entryView) Compensate() string {
 	return v.base + "/transactions/" + url.PathEscape(v.D.TransactionID) + "/compensate"
 }
 
-// GroupText describes the role in its group, if any.
 func (v entryView) GroupText() string { return ops.GroupTexts[v.D.Group] }
 
 // URL leads to an action on the entry.
@@ -57,17 +51,16 @@ func (s *site) viewOf(l *language, d *ops.Detail) entryView {
 }
 
 // entryPage shows the entry, values: with its values.
-func (s *site) entryPage(values bool) func(*http.Request, person) (any, error) {
-	return func(r *http.Request, p person) (any, error) {
-		d, err := s.entry(r, p, values)
+func (s *site) entryPage(values bool) func(*input) (any, error) {
+	return func(in *input) (any, error) {
+		d, err := s.entry(in, values)
 		if err != nil {
 			return nil, err
 		}
-		return s.viewOf(languageOf(r), d), nil
+		return s.viewOf(in.l, d), nil
 	}
 }
 
-// trialText describes the changes of each statement.
 func trialText(l *language, t *ops.Trial) string {
 	var parts []string
 	for _, n := range t.Rows {

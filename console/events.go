@@ -23,9 +23,9 @@ type events struct {
 	mu        sync.Mutex
 	listeners map[*listener]bool
 	// up says whether the log answered last; nil before it was asked.
-	up *bool
-	// stop ends the two goroutines.
-	stop  context.CancelFunc
+	up   *bool
+	stop context.CancelFunc
+	// nudge has the log be asked at once.
 	nudge chan struct{}
 }
 
@@ -58,9 +58,6 @@ func newEvents(ping func(context.Context) error, look func(context.Context) any)
 	e.ctx, e.end = context.WithCancel(context.Background())
 	return e
 }
-
-// changed has the log be asked at once: somebody acted.
-func (e *events) changed() { offer(e.nudge, struct{}{}) }
 
 // offer sends a value if the receiver is ready for it.
 func offer[T any](to chan<- T, v T) {
@@ -104,7 +101,6 @@ func (e *events) listen(who string) (l *listener, leave func(), ok bool) {
 	}, true
 }
 
-// tell calls tell for each listener.
 func (e *events) tell(tell func(*listener)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,7 +138,6 @@ func (e *events) ask(ctx context.Context) {
 	}
 }
 
-// sum is a checksum of the pages' figures.
 func (e *events) sum(ctx context.Context) [32]byte {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -152,8 +147,8 @@ func (e *events) sum(ctx context.Context) [32]byte {
 
 // stream sends live updates as server-sent events. They only announce a change: the page then loads
 // the news itself, with its own rights.
-func (s *site) stream(_ *http.Request, p person) (any, error) {
-	l, leave, ok := s.events.listen(p.Name)
+func (s *site) stream(in *input) (any, error) {
+	l, leave, ok := s.events.listen(in.Name)
 	if !ok {
 		return nil, &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}
 	}

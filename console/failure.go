@@ -51,7 +51,6 @@ var (
 	errForeign  = &failure{status: http.StatusForbidden, text: "The request was made by a page of another site. If that is the console's own address, add it to allowedHosts."}
 )
 
-// invalid returns the error of an invalid request.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ops.ErrInvalid, fmt.Sprintf(format, args...))
 }
@@ -104,7 +103,6 @@ func (s *site) fail(w http.ResponseWriter, r *http.Request, p person, err error)
 	s.render(w, r, p, errorPage{f.text, f.detail, again, f.status})
 }
 
-// writeJSON answers with v.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

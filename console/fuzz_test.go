@@ -42,9 +42,11 @@ func FuzzWhatARequestNamesIsRefusedOrFits(f *testing.F) {
 				}
 			}
 		}
-		filter := func(field func(string) string) {
-			got, err := filterOf(field, local)
-			if err != nil {
+		asks := func(said url.Values) *input { return &input{Request: r, person: local, said: said} }
+		filter := func(said url.Values) {
+			in := asks(said)
+			got := in.filter()
+			if in.err != nil {
 				return
 			}
 			fits("dataSource", got.DataSource, maxText)
@@ -52,40 +54,51 @@ func FuzzWhatARequestNamesIsRefusedOrFits(f *testing.F) {
 			fits("kind", got.Kind, maxText)
 			isID("transaction", got.Transaction)
 			if got.OlderThan < 0 {
-				t.Errorf("olderThan %q is read as %v", field("olderThan"), got.OlderThan)
+				t.Errorf("olderThan %q is read as %v", said.Get("olderThan"), got.OlderThan)
 			}
 		}
-		if q, err := queryOf(r, append(filterNames, "after", "limit")...); err == nil {
-			filter(q.Get)
-			if p, err := pageOf(q, htmlPage); err == nil {
+		q := r.URL.Query()
+		in := asks(q)
+		if in.query(append(filterNames, "after", "limit")...); in.err == nil {
+			filter(q)
+			if p := in.page(htmlPage); in.err == nil {
 				isID("after", p.After)
 				if p.Limit < 1 || p.Limit > ops.MaxPage {
 					t.Errorf("limit %q is read as %d", q.Get("limit"), p.Limit)
 				}
 			}
 		}
-		filter(func(string) string { return value })
-		if _, err := pageOf(url.Values{"after": {value}, "limit": {value}}, htmlPage); err == nil {
+		all := url.Values{"after": {value}, "limit": {value}, "reason": {value}, "it": {value}}
+		for _, name := range filterNames {
+			all.Set(name, value)
+		}
+		filter(all)
+		in = asks(all)
+		if in.page(htmlPage); in.err == nil {
 			isID("after", value)
 		}
 		r.SetPathValue("id", value)
-		if id, err := idOf(r); err == nil {
+		in = asks(all)
+		if id := in.id(); in.err == nil {
 			isID("id", id)
 		}
-		if by, err := local.by(ops.Retry, value); err == nil {
+		in = asks(all)
+		if by := in.by(ops.Retry); in.err == nil {
 			fits("reason", by.Reason, 4*1000)
 		}
 		// Go's own parsing gives a second opinion on numbers and times.
-		n, err := number("it", value, ops.MaxPerSecond)
+		in = asks(all)
+		n, err := in.number("it", ops.MaxPerSecond), in.err
 		want, wantErr := strconv.Atoi(strings.TrimSpace(value))
 		if ok := wantErr == nil && want >= 0 && want <= ops.MaxPerSecond; ok != (err == nil) || ok && n != want {
 			t.Errorf("the number %q is read as %d, %v", value, n, err)
 		}
-		got, err := filterOf(func(name string) string { return map[string]string{"olderThan": value}[name] }, local)
-		d := got.OlderThan
+		in = asks(url.Values{"olderThan": {value}})
+		d, err := in.filter().OlderThan, in.err
 		if other, otherErr := time.ParseDuration(strings.TrimSpace(value)); otherErr == nil && other >= 0 && (err != nil || d != other) && strings.Trim(value, " 0") != "" {
 			t.Errorf("the time %q is read as %v, %v; Go says %v", value, d, err, other)
 		}
-		_, _ = bodyOf(httptest.NewRequest(http.MethodPost, "/api/v1/entries/bulk", strings.NewReader(value)), "filter", "count", "reason")
+		call := &input{Request: httptest.NewRequest(http.MethodPost, "/api/v1/entries/bulk", strings.NewReader(value))}
+		call.body("filter", "count", "reason")
 	})
 }

@@ -16,7 +16,6 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// secure sets the headers of every answer.
 func secure(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -114,7 +113,6 @@ func isLoopback(host string) bool {
 // proxies are the trusted ones.
 type proxies []netip.Prefix
 
-// newProxies reads addresses and networks.
 func newProxies(given []string) (all proxies, err error) {
 	for _, text := range given {
 		p, perr := netip.ParsePrefix(text)

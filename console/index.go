@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"errors"
-	"net/http"
 	"net/url"
 	"sync"
 
@@ -24,7 +23,6 @@ type source struct {
 	store func() store
 }
 
-// newIndex makes the site with the links to several logs.
 func newIndex(cfg Config, logs []source) *site {
 	x := &site{cfg: cfg, root: cfg.BasePath, store: func() store { return nil }, log: cfg.Logger}
 	for _, l := range logs {
@@ -76,21 +74,21 @@ type logView struct {
 	totals
 }
 
-func (s *site) indexPage(r *http.Request, _ person) (any, error) {
+func (s *site) indexPage(in *input) (any, error) {
 	var logs []logView
-	for i, f := range s.figures(r.Context()) {
+	for i, f := range s.figures(in.Context()) {
 		v := logView{Name: f.Name, URL: s.logs[i].cfg.BasePath, Down: f.Overview == nil}
 		if !v.Down {
-			v.Jobs, v.totals = len(f.Overview.Jobs), totalsOf(languageOf(r), f.Overview)
+			v.Jobs, v.totals = len(f.Overview.Jobs), totalsOf(in.l, f.Overview)
 		}
 		logs = append(logs, v)
 	}
 	return logs, nil
 }
 
-func (s *site) indexCall(r *http.Request, _ person) (any, error) {
-	if _, err := queryOf(r); err != nil {
-		return nil, err
+func (s *site) indexCall(in *input) (any, error) {
+	if in.query(); in.err != nil {
+		return nil, in.err
 	}
-	return map[string]any{"logs": s.figures(r.Context())}, nil
+	return map[string]any{"logs": s.figures(in.Context())}, nil
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,136 +23,174 @@ const (
 // filterNames are those of a filter, in a query and in JSON alike.
 var filterNames = []string{"dataSource", "state", "text", "transaction", "olderThan", "kind"}
 
-// A field looks a name up in a query, a form or a body; empty if missing.
-type field func(name string) string
-
-// filterOf reads a filter.
-func filterOf(said field, p person) (f ops.Filter, err error) {
-	f = ops.Filter{
-		DataSource: said("dataSource"), State: ops.State(said("state")), Text: said("text"),
-		Transaction: strings.TrimSpace(said("transaction")), Kind: said("kind"), Reveal: p.Role >= Reveal && said("text") != "",
-	}
-	if age := strings.TrimSpace(said("olderThan")); age != "" {
-		if f.OlderThan, err = ops.ParseSpan(age); err != nil {
-			return f, invalid("olderThan is %v", err)
-		}
-	}
-	return f, f.Check()
+// An input is a request, with its sender and its language. Its methods read parts of it. The first mistake
+// stays in err.
+type input struct {
+	*http.Request
+	person
+	l *language
+	// said is the query, or after body the form or the body of a call.
+	said url.Values
+	err  error
 }
 
-// queryOf rejects unknown names in a query: a misspelt filter would match everything.
-func queryOf(r *http.Request, known ...string) (url.Values, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
+func (in *input) fail(err error) { in.err = cmp.Or(in.err, err) }
+
+func (in *input) filter() ops.Filter {
+	f := ops.Filter{
+		DataSource: in.said.Get("dataSource"), State: ops.State(in.said.Get("state")), Text: in.said.Get("text"),
+		Transaction: strings.TrimSpace(in.said.Get("transaction")), Kind: in.said.Get("kind"), Reveal: in.Role >= Reveal && in.said.Get("text") != "",
+	}
+	if age := strings.TrimSpace(in.said.Get("olderThan")); age != "" {
+		span, err := ops.ParseSpan(age)
+		if err != nil {
+			in.fail(invalid("olderThan is %v", err))
+		}
+		f.OlderThan = span
+	}
+	in.fail(f.Check())
+	return f
+}
+
+// query rejects unknown names in the query of a call: a misspelt filter would match everything.
+func (in *input) query(known ...string) {
+	q, err := url.ParseQuery(in.URL.RawQuery)
 	if err != nil {
-		return nil, invalid("the address cannot be read")
+		in.fail(invalid("the address cannot be read"))
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, unknown(name, known)
+			in.fail(unknown(name, known))
 		}
 		if len(values) > 1 {
-			return nil, invalid("the parameter %s is given twice", name)
+			in.fail(invalid("the parameter %s is given twice", name))
 		}
 	}
-	return q, nil
 }
 
 func unknown(name string, known []string) error {
 	return invalid("no parameter is called %+q; known: %s", name[:min(len(name), 60)], strings.Join(known, ", "))
 }
 
-// pageOf reads the start and the length of a page.
-func pageOf(q url.Values, usual int) (ops.Page, error) {
-	p := ops.Page{After: q.Get("after"), Limit: usual, Newest: q.Get("order") == "newest"}
-	if o := q.Get("order"); o != "" && o != "oldest" && !p.Newest {
-		return p, invalid("order is oldest or newest")
+// page reads the start and the length of a page.
+func (in *input) page(usual int) ops.Page {
+	order := in.said.Get("order")
+	p := ops.Page{After: in.said.Get("after"), Limit: usual, Newest: order == "newest"}
+	if order != "" && order != "oldest" && !p.Newest {
+		in.fail(invalid("order is oldest or newest"))
 	}
-	if text := q.Get("limit"); text != "" {
+	if text := in.said.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if p.Limit = n; err != nil || n < 1 {
 			p.Limit = -1
 		}
 	}
-	return p, p.Check()
+	in.fail(p.Check())
+	return p
 }
 
-// idOf returns the entry id in the path.
-func idOf(r *http.Request) (string, error) {
-	id := r.PathValue("id")
+// id returns the entry id in the path.
+func (in *input) id() string {
+	id := in.PathValue("id")
 	if id == "" || !ops.IsID(id) {
-		return "", txlog.ErrNotFound
+		in.fail(txlog.ErrNotFound)
 	}
-	return id, nil
+	return id
 }
 
-// by returns the name and reason for the audit.
-func (p person) by(a ops.Action, reason string) (ops.By, error) {
-	by := ops.By{Who: p.Name, Reason: strings.TrimSpace(reason)}
-	return by, by.Check(a)
+// action returns the action in the path, one of these.
+func (in *input) action(these ...ops.Action) ops.Action {
+	a := ops.Action(in.PathValue("action"))
+	if !slices.Contains(these, a) {
+		in.fail(errNoAction)
+	}
+	return a
 }
 
-// bodyOf reads a form, or the JSON object of a call. In a call, it rejects unknown names and lifts
+// author returns the name and reason for the audit.
+func (in *input) author() ops.By {
+	return ops.By{Who: in.Name, Reason: strings.TrimSpace(in.said.Get("reason"))}
+}
+
+// by is author for an action.
+func (in *input) by(a ops.Action) ops.By {
+	by := in.author()
+	in.fail(by.Check(a))
+	return by
+}
+
+// number reads a whole number from 0 to most.
+func (in *input) number(name string, most int) int {
+	n, err := strconv.Atoi(strings.TrimSpace(in.said.Get(name)))
+	if err != nil || n < 0 || n > most {
+		in.fail(invalid("%s is a number from 0 to %d", name, most))
+	}
+	return n
+}
+
+// amendment reads the new text of a statement, and its number, 0 for the only one.
+func (in *input) amendment() ops.Amendment {
+	return ops.Amendment{SQL: in.said.Get("sql"), Parameters: in.said.Get("parameters"), Statement: in.statement()}
+}
+
+func (in *input) statement() int {
+	if in.said.Get("statement") == "" {
+		return 0
+	}
+	return in.number("statement", 4096)
+}
+
+// body reads a form, or the JSON object of a call. In a call, it rejects unknown names and lifts
 // the fields of a filter to the top level.
-func bodyOf(r *http.Request, known ...string) (field, error) {
-	if !isAPI(r) {
-		if err := r.ParseForm(); err != nil {
-			return nil, fmt.Errorf("%w: the form cannot be read: %w", ops.ErrInvalid, err)
+func (in *input) body(known ...string) {
+	if !isAPI(in.Request) {
+		if err := in.ParseForm(); err != nil {
+			in.fail(fmt.Errorf("%w: the form cannot be read: %w", ops.ErrInvalid, err))
 		}
-		return r.PostForm.Get, nil
+		in.said = in.PostForm
+		return
 	}
+	in.said = url.Values{}
 	var body map[string]json.RawMessage
-	text, err := io.ReadAll(r.Body)
+	text, err := io.ReadAll(in.Body)
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &body)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: the body is not the JSON that is expected: %w", ops.ErrInvalid, err)
+		in.fail(fmt.Errorf("%w: the body is not the JSON that is expected: %w", ops.ErrInvalid, err))
 	}
-	said := map[string]string{}
 	for name, value := range body {
 		if !slices.Contains(known, name) {
-			return nil, unknown(name, known)
+			in.fail(unknown(name, known))
 		}
+		var text string
+		var err error
 		switch name {
 		case "filter":
 			var filter map[string]string
 			err = json.Unmarshal(value, &filter)
-			for field, text := range filter {
+			for field, given := range filter {
 				if !slices.Contains(filterNames, field) {
-					return nil, unknown(field, filterNames)
+					in.fail(unknown(field, filterNames))
 				}
-				said[field] = text
+				in.said.Set(field, given)
 			}
 			if filter != nil {
-				said[name] = "given"
+				text = "given"
 			}
 		case "parameters": // an array, or a text that holds one
-			text := string(value)
-			if value[0] == '"' {
+			if text = string(value); value[0] == '"' {
 				err = json.Unmarshal(value, &text)
 			}
-			said[name] = text
 		case "count", "perSecond", "statement":
 			var n json.Number
 			err = json.Unmarshal(value, &n)
-			said[name] = n.String()
+			text = n.String()
 		default:
-			var text string
 			err = json.Unmarshal(value, &text)
-			said[name] = text
 		}
-		if err != nil {
-			return nil, invalid("the body's %s is not valid: %v", name, err)
+		if in.said.Set(name, text); err != nil {
+			in.fail(invalid("the body's %s is not valid: %v", name, err))
 		}
 	}
-	return func(name string) string { return said[name] }, nil
-}
-
-// number reads a whole number from 0 to most.
-func number(name, text string, most int) (int, error) {
-	n, err := strconv.Atoi(strings.TrimSpace(text))
-	if err != nil || n < 0 || n > most {
-		return 0, invalid("%s is a number from 0 to %d", name, most)
-	}
-	return n, nil
 }

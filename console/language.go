@@ -87,7 +87,6 @@ func keepLanguage(w http.ResponseWriter, r *http.Request, base string) {
 	}
 }
 
-// templates are those of a page, in the language.
 func (l *language) templates(base, name string) *template.Template {
 	key := base + " " + name
 	if t, ok := l.parsed.Load(key); ok {

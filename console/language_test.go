@@ -65,7 +65,7 @@ func texts(t *testing.T) []string {
 		all = append(all, text)
 	}
 	for _, s := range series {
-		all = append(all, s.name)
+		all = append(all, s.Name)
 	}
 	for _, text := range doneTexts {
 		all = append(all, text)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,48 +12,20 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// overviewView is the overview as the page shows it.
 type overviewView struct {
-	Off             []string
-	HalfCompensated int
-	Total           ops.Funnel
+	O *ops.Overview
 	totals
+	kindList
 	Sources []sourceView
-	Jobs    []ops.Job
-	Ranges  []hourRange
+	Ranges  []tab
 	Charts  []chart
-	// Kinds are the most frequent errors, OtherKinds describes the rest.
-	Kinds      []kindView
-	OtherKinds string
 }
 
-type hourRange struct {
-	Minutes int
-	Text    string
-	URL     string
-	Current bool
-}
-
-// sourceView is a data source with its links.
+// sourceView is a data source with its numbers.
 type sourceView struct {
 	ops.DataSource
 	Anchor string
 	l      *language
-	base   string
-}
-
-// ListURL leads to its entries in a state.
-func (s sourceView) ListURL(state string) string {
-	q := url.Values{"dataSource": {s.Name}}
-	if state != "" {
-		q.Set("state", state)
-	}
-	return s.base + "/entries?" + q.Encode()
-}
-
-// ControlURL leads to the page for pausing, resuming or limiting the source.
-func (s sourceView) ControlURL(action string) string {
-	return controlURL(s.base, s.Name, ops.Action(action))
 }
 
 // Capped is its number of entries in a state.
@@ -71,40 +42,36 @@ var ranges = []struct {
 
 const usualMinutes = 6 * 60
 
-// kindsOnOverview is how many kinds of errors the overview shows.
 const kindsOnOverview = 5
 
-func (s *site) overviewPage(r *http.Request, _ person) (any, error) {
-	minutes := usualMinutes
+func (s *site) overviewPage(in *input) (any, error) {
+	minutes, l := usualMinutes, in.l
 	for _, h := range ranges {
-		if q := r.URL.Query(); q.Get("minutes") == strconv.Itoa(h.minutes) || q.Get("hours") == strconv.Itoa(h.minutes/60) && h.minutes >= 60 {
+		if q := in.said; q.Get("minutes") == strconv.Itoa(h.minutes) || q.Get("hours") == strconv.Itoa(h.minutes/60) && h.minutes >= 60 {
 			minutes = h.minutes
 		}
 	}
-	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: max(minutes/60, 1)})
+	o, err := s.store().Overview(in.Context(), ops.OverviewOptions{Hours: max(minutes/60, 1)})
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := s.kinds(r.Context(), ops.Filter{}, kindsWithin)
+	kinds, err := s.kinds(in.Context(), ops.Filter{}, kindsWithin)
 	if err != nil {
 		return nil, err
 	}
-	l := languageOf(r)
-	v := overviewView{Off: o.Off, HalfCompensated: o.HalfCompensated, Total: o.Funnel, Jobs: o.Jobs}
-	v.totals = totalsOf(l, o)
+	v := overviewView{O: o, totals: totalsOf(l, o), Charts: charts(l, o, minutes)}
 	for i, ds := range o.DataSources {
-		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.cfg.BasePath})
+		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l})
 	}
 	for _, h := range ranges {
 		address := s.cfg.BasePath + "/"
 		if h.minutes != usualMinutes {
 			address = with(address, "minutes", strconv.Itoa(h.minutes))
 		}
-		v.Ranges = append(v.Ranges, hourRange{h.minutes, l.t(h.text), address, h.minutes == minutes})
+		v.Ranges = append(v.Ranges, tab{fmt.Sprint("h", h.minutes), l.t(h.text), address, h.minutes == minutes})
 	}
-	v.Charts = charts(l, o, minutes)
 	if kinds != nil {
-		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, kinds.Kinds, url.Values{}, kindsOnOverview)
+		v.kindList = kindViews(l, s.cfg.BasePath, kinds.Kinds, url.Values{}, kindsOnOverview)
 	}
 	return v, nil
 }
@@ -138,22 +105,22 @@ type chart struct {
 	// X are the starts of the buckets in seconds, Y the figures of each series, Names
 	// theirs; as JSON.
 	X, Y, Names string
-	Legend      []legend
+	Legend      []part
 	Rows        []chartRow
 }
-
-type legend struct{ Class, Name string }
 
 type chartRow struct {
 	Start  time.Time
 	Values []float64
 }
 
-// series are the parts of a chart, from the bottom.
-var series = []struct {
-	class, name string
+type part struct {
+	Class, Name string
 	of          func(ops.Funnel) float64
-}{
+}
+
+// series are the parts of a chart, from the bottom.
+var series = []part{
 	{"c-atonce", "delivered at once", func(f ops.Funnel) float64 { return f.AtOnce }},
 	{"c-sync", "by sync retry", func(f ops.Funnel) float64 { return f.SyncRetry }},
 	{"c-job", "by the job", func(f ops.Funnel) float64 { return f.Job }},
@@ -181,14 +148,12 @@ func charts(l *language, o *ops.Overview, minutes int) []chart {
 		sums[m.DataSource][i] = sums[m.DataSource][i].Plus(m.Funnel)
 	}
 	names := make([]string, len(series))
-	var legends []legend
 	for i, s := range series {
-		names[i] = l.t(s.name)
-		legends = append(legends, legend{s.class, names[i]})
+		names[i] = l.t(s.Name)
 	}
 	var all []chart
 	for n, name := range slices.Sorted(maps.Keys(sums)) {
-		ch := chart{Name: name, Anchor: fmt.Sprintf("chart%d", n), Names: toJSON(names), Legend: legends}
+		ch := chart{Name: name, Anchor: fmt.Sprintf("chart%d", n), Names: toJSON(names), Legend: series}
 		x := make([]int64, buckets)
 		y := make([][]float64, len(series))
 		for i := range buckets {

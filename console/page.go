@@ -20,48 +20,45 @@ import (
 
 // A page is the layout around the data of one page.
 type page struct {
-	Lang       *language
-	OtherLang  otherLanguage
-	Title      string
-	Section    string
-	Person     person
-	CanOperate bool
-	CanReveal  bool
+	Lang, Other *language
+	OtherURL    string
+	Title       string
+	Section     string
+	Person      person
+	CanOperate  bool
+	CanReveal   bool
 	// Assets adds scripts, styles and navigation. Only a logged-in user can load them.
 	Assets bool
 	// Self is the page's own address, for live updates.
 	Self string
 	// Logs are the links to the other logs.
-	Logs []logLink
+	Logs []tab
 	// Index: it is of no log.
 	Index bool
-	// Done describes the action just carried out, if any.
-	Done string
-	// DoneBy is that action.
+	// Done describes DoneBy, the action just carried out, if any.
+	Done   string
 	DoneBy ops.Action
 	Data   any
 }
 
-// logLink leads to one of several logs, or to their index.
-type logLink struct {
-	Name, URL string
-	Current   bool
+// tab leads to one of several pages.
+type tab struct {
+	ID, Name, URL string
+	Current       bool
 }
 
 // links lead to the same page of each log with such a page.
-func (s *site) links(l *language, section string) (all []logLink) {
+func (s *site) links(l *language, section string) (all []tab) {
 	if len(s.logs) == 0 {
 		return nil
 	}
 	path := map[string]string{"entries": "/entries", "audit": "/audit"}[section]
-	all = append(all, logLink{l.t("all logs"), s.root + "/", s.name == ""})
+	all = append(all, tab{"", l.t("all logs"), s.root + "/", s.name == ""})
 	for _, one := range s.logs {
-		all = append(all, logLink{safetext.Line(one.name), one.cfg.BasePath + cmp.Or(path, "/"), s.name == one.name})
+		all = append(all, tab{"", safetext.Line(one.name), one.cfg.BasePath + cmp.Or(path, "/"), s.name == one.name})
 	}
 	return all
 }
-
-type otherLanguage struct{ Tag, Name, URL string }
 
 // errorPage says what was wrong. Again: it gives way to the page once the log answers.
 type errorPage struct {
@@ -79,11 +76,11 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, data any
 		CanOperate: p.Role >= Operate, CanReveal: p.Role >= Reveal, Assets: p.Role > 0,
 		Self: s.selfOf(r), Data: data,
 	}
-	other := languages[0]
-	if l == other {
-		other = languages[1]
+	v.Other = languages[0]
+	if l == v.Other {
+		v.Other = languages[1]
 	}
-	v.OtherLang = otherLanguage{other.Tag, other.Name, with(v.Self, "lang", other.Tag)}
+	v.OtherURL = with(v.Self, "lang", v.Other.Tag)
 	name, status := "", http.StatusOK
 	switch d := data.(type) {
 	case overviewView:
@@ -133,10 +130,7 @@ func (s *site) selfOf(r *http.Request) string {
 	for _, gone := range []string{"lang", "done", "kinds"} {
 		q.Del(gone)
 	}
-	if len(q) == 0 {
-		return s.cfg.BasePath + path
-	}
-	return s.cfg.BasePath + path + "?" + q.Encode()
+	return s.cfg.BasePath + path + suffix(q)
 }
 
 // with is an address with one more parameter.
@@ -148,15 +142,15 @@ func with(address, name, value string) string {
 	return address + sep + name + "=" + url.QueryEscape(value)
 }
 
-// funcs are the functions for templates, beside the language's own.
 func funcs(l *language, base string) template.FuncMap {
 	return template.FuncMap{
 		"t": l.t, "say": l.say,
-		"at":    func(path string) string { return base + path },
-		"asset": func(name string) string { return base + "/assets/" + name + "?v=" + version },
-		"entry": func(id string) string { return base + "/entries/" + url.PathEscape(id) },
-		"list":  func(name, value string) string { return base + "/entries?" + name + "=" + url.QueryEscape(value) },
-		"state": func(s ops.State) string { return l.t("state " + string(s)) },
+		"at":      func(path string) string { return base + path },
+		"asset":   func(name string) string { return base + "/assets/" + name + "?v=" + version },
+		"entry":   func(id string) string { return base + "/entries/" + url.PathEscape(id) },
+		"list":    func(name, value string) string { return base + "/entries?" + name + "=" + url.QueryEscape(value) },
+		"control": func(name string, a ops.Action) string { return controlURL(base, name, a) },
+		"state":   func(s ops.State) string { return l.t("state " + string(s)) },
 		"action": func(a ops.Action) string {
 			if _, ok := l.texts["action "+string(a)]; ok {
 				return l.t("action " + string(a))
@@ -223,7 +217,6 @@ func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Act
 	return text, record.Action
 }
 
-// doneTexts say what was done.
 var doneTexts = map[ops.Action]string{
 	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.", ops.Skip: "The entry is skipped and parked: those behind it are delivered.", ops.Compensate: "The group's compensation has started: the job continues it.", ops.Amend: "The entry is amended. It is still parked: retry it.",
 	ops.Pause: "The data source is paused.", ops.Resume: "The data source is resumed.", ops.Limit: "The limit is set.",
@@ -254,8 +247,7 @@ func (l *language) conditions(f map[string]any) string {
 	return strings.Join(parts, " · ")
 }
 
-// filter is a filter in words.
-func (l *language) filter(said field) (words []named) {
+func (l *language) filter(said func(name string) string) (words []named) {
 	for _, name := range filterNames {
 		value := said(name)
 		if value == "" {

@@ -27,19 +27,19 @@ type route struct {
 	noLog bool
 	// do returns the data of a page or of a call, a [redirect], or an [http.Handler] that writes
 	// the answer.
-	do func(r *http.Request, p person) (any, error)
+	do func(*input) (any, error)
 }
 
-// redirect is the target of a redirect.
 type redirect string
 
 // answerWithin bounds how long a request waits for the log.
 const answerWithin = 30 * time.Second
 
-// maxBody bounds a request's body.
 const maxBody = 64 << 10
 
-// routes are all routes of a log's site.
+// maxAmendment bounds the body of an amendment, which holds a whole statement.
+const maxAmendment = 16 << 20
+
 func routes(s *site) []route {
 	return append(services(s), []route{
 		{method: "GET", path: "/{$}", role: Read, do: s.overviewPage},
@@ -88,7 +88,7 @@ func services(s *site) []route {
 		metricsRole = 0
 	}
 	return []route{
-		{method: "GET", path: "/healthz", noLog: true, do: func(*http.Request, person) (any, error) { return plain(http.StatusOK, "ok"), nil }},
+		{method: "GET", path: "/healthz", noLog: true, do: func(*input) (any, error) { return plain(http.StatusOK, "ok"), nil }},
 		{method: "GET", path: "/readyz", noLog: true, do: s.readyz},
 		{method: "GET", path: "/metrics", noLog: true, role: metricsRole, do: s.metrics},
 		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: s.asset},
@@ -98,7 +98,7 @@ func services(s *site) []route {
 }
 
 // nothing is the route for every other path.
-var nothing = route{role: Read, noLog: true, do: func(*http.Request, person) (any, error) { return nil, errNoPage }}
+var nothing = route{role: Read, noLog: true, do: func(*input) (any, error) { return nil, errNoPage }}
 
 // wantsValues takes every reveal but an explicit no for a yes: a typing error must
 // not slip past the role.
@@ -160,7 +160,10 @@ func (c *Console) enter(s *site, rt route) http.Handler {
 			r = r.WithContext(ctx)
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, cmp.Or(rt.body, maxBody))
-		answer, err := rt.do(r, p)
+		answer, err := rt.do(&input{Request: r, person: p, l: languageOf(r), said: r.URL.Query()})
+		if r.Method == http.MethodPost {
+			offer(s.events.nudge, struct{}{}) // somebody acted
+		}
 		if err != nil {
 			s.fail(w, r, p, err)
 			return

@@ -15,8 +15,8 @@ import (
 // readyWithin is how long /readyz waits for the log.
 const readyWithin = 5 * time.Second
 
-func (s *site) readyz(r *http.Request, _ person) (any, error) {
-	if reachable(r.Context(), s.ping, readyWithin) {
+func (s *site) readyz(in *input) (any, error) {
+	if reachable(in.Context(), s.ping, readyWithin) {
 		return plain(http.StatusOK, "ok"), nil
 	}
 	return plain(http.StatusServiceUnavailable, "the transaction log cannot be reached"), nil
@@ -36,14 +36,13 @@ func reachable(ctx context.Context, ping func(context.Context) error, within tim
 	}
 }
 
-func (s *site) metrics(*http.Request, person) (any, error) {
+func (s *site) metrics(*input) (any, error) {
 	if s.cfg.Metrics == nil {
 		return nil, errNoPage
 	}
 	return s.cfg.Metrics, nil
 }
 
-// plain answers with a line of text.
 func plain(status int, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -72,8 +71,8 @@ var version = func() string {
 	return hex.EncodeToString(sum.Sum(nil))[:12]
 }()
 
-func (s *site) asset(r *http.Request, _ person) (any, error) {
-	name := "assets/" + r.PathValue("file")
+func (s *site) asset(in *input) (any, error) {
+	name := "assets/" + in.PathValue("file")
 	kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".LICENSE": "text/plain; charset=utf-8"}[path.Ext(name)]
 	b, err := files.ReadFile(name)
 	if err != nil || kind == "" {
@@ -88,7 +87,7 @@ func (s *site) asset(r *http.Request, _ person) (any, error) {
 	}), nil
 }
 
-func (s *site) openapi(*http.Request, person) (any, error) {
+func (s *site) openapi(*input) (any, error) {
 	b, err := files.ReadFile("openapi.json")
 	return json.RawMessage(b), err
 }

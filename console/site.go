@@ -33,12 +33,11 @@ type site struct {
 	events *events
 	// counted holds the selections counted for bulk actions.
 	counted *counted
-	// known are kinds of errors.
-	known *known
+	known   *known
 }
 
 func newSite(cfg Config, l source) *site {
-	s := &site{cfg: cfg, root: cfg.BasePath, name: l.name, store: l.store, log: cfg.Logger, counted: &counted{}, known: &known{}}
+	s := &site{cfg: cfg, root: cfg.BasePath, name: l.name, store: l.store, log: cfg.Logger, counted: &counted{}, known: &known{all: map[ops.Filter]*ops.Kinds{}}}
 	s.ping = func(ctx context.Context) error {
 		if store := s.store(); store != nil {
 			return store.Ping(ctx)
@@ -71,19 +70,15 @@ func (s *site) overview(ctx context.Context) (*ops.Overview, error) {
 }
 
 // entry loads the entry in the path, with its values if values is set.
-func (s *site) entry(r *http.Request, p person, values bool) (*ops.Detail, error) {
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
+func (s *site) entry(in *input, values bool) (*ops.Detail, error) {
+	id := in.id()
+	switch {
+	case in.err != nil:
+		return nil, in.err
+	case values:
+		return s.store().Reveal(in.Context(), id, ops.By{Who: in.Name})
 	}
-	if !values {
-		return s.store().Entry(r.Context(), id)
-	}
-	by, err := p.by(ops.Reveal, "")
-	if err != nil {
-		return nil, err
-	}
-	return s.store().Reveal(r.Context(), id, by)
+	return s.store().Entry(in.Context(), id)
 }
 
 // done describes a finished action, and the omissions of a bulk action.
@@ -94,7 +89,6 @@ type done struct {
 	Left   int        `json:"left"`
 }
 
-// amendedAll says more of a bulk amendment.
 type amendedAll struct {
 	done
 	*ops.AmendedAll
@@ -107,226 +101,177 @@ var (
 	onSources = []ops.Action{ops.Pause, ops.Resume, ops.Limit}
 )
 
-// actionOf returns the action in the path, one of these.
-func actionOf(r *http.Request, these []ops.Action) (ops.Action, error) {
-	if a := ops.Action(r.PathValue("action")); slices.Contains(these, a) {
-		return a, nil
-	}
-	return "", errNoAction
-}
-
 // act applies an action to the entry in the path, or tries the entry.
-func (s *site) act(r *http.Request, p person) (any, error) {
-	said, err := bodyOf(r, "reason")
-	if err != nil {
-		return nil, err
+func (s *site) act(in *input) (any, error) {
+	in.body("reason")
+	a, id := in.action(append(onEntries, ops.Try, ops.Skip)...), in.id()
+	by := in.by(a)
+	switch {
+	case in.err != nil:
+		return nil, in.err
+	case a == ops.Try:
+		return s.try(in, id, by)
 	}
-	a, err := actionOf(r, append([]ops.Action{ops.Try, ops.Skip}, onEntries...))
-	if err != nil {
-		return nil, err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
-	}
-	by, err := p.by(a, said("reason"))
-	if err != nil {
-		return nil, err
-	}
-	if a == ops.Try {
-		return s.try(r, id, by)
-	}
-	err = s.store().Act(r.Context(), a, id, by)
-	s.events.changed()
+	err := s.store().Act(in.Context(), a, id, by)
 	to := s.cfg.BasePath + "/entries/" + url.PathEscape(id)
 	if a == ops.Discard {
-		to = with(to+"/next", "kind", r.URL.Query().Get("kind"))
+		to = with(to+"/next", "kind", in.URL.Query().Get("kind"))
 	}
-	return s.afterwards(r, p, done{Action: a, Count: 1}, err, to)
+	return s.afterwards(in, done{Action: a, Count: 1}, err, to)
 }
 
-// compensate compensates the group in the path.
-func (s *site) compensate(r *http.Request, p person) (any, error) {
-	said, err := bodyOf(r, "reason")
-	if err != nil {
-		return nil, err
+func (s *site) compensate(in *input) (any, error) {
+	in.body("reason")
+	id, by := in.id(), in.by(ops.Compensate)
+	if in.err != nil {
+		return nil, in.err
 	}
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
-	}
-	by, err := p.by(ops.Compensate, said("reason"))
-	if err != nil {
-		return nil, err
-	}
-	started, err := s.store().Compensate(r.Context(), id, by)
-	s.events.changed()
-	if isAPI(r) {
+	started, err := s.store().Compensate(in.Context(), id, by)
+	if isAPI(in.Request) {
 		return started, err
 	}
-	return s.afterwards(r, p, done{Action: ops.Compensate, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
+	return s.afterwards(in, done{Action: ops.Compensate, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }
 
 // amend replaces a statement of the entry in the path.
-func (s *site) amend(r *http.Request, p person) (any, error) {
-	said, err := bodyOf(r, "sql", "parameters", "statement", "reason")
-	if err != nil {
-		return nil, err
+func (s *site) amend(in *input) (any, error) {
+	in.body("sql", "parameters", "statement", "reason")
+	id, to := in.id(), in.amendment()
+	if in.err != nil {
+		return nil, in.err
 	}
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
-	}
-	to := ops.Amendment{SQL: said("sql"), Parameters: said("parameters")}
-	if to.Statement, err = statementOf(said); err != nil {
-		return nil, err
-	}
-	by, err := p.by(ops.Amend, said("reason"))
 	var amended *ops.Amended
+	by := in.author()
+	err := by.Check(ops.Amend)
 	if err == nil {
-		amended, err = s.store().Amend(r.Context(), id, to, by)
-		s.events.changed()
+		amended, err = s.store().Amend(in.Context(), id, to, by)
 	}
-	if isAPI(r) {
+	if isAPI(in.Request) {
 		return amended, err
 	}
 	if f := failureOf(err); err != nil && f.status < 500 && f.status != http.StatusNotFound {
-		return s.askAmend(r, p, said, f)
+		return s.askAmend(in, f)
 	}
-	return s.afterwards(r, p, done{Action: ops.Amend, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
+	return s.afterwards(in, done{Action: ops.Amend, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }
 
 // audit is a page of the audit, with the values of amended parameters on request.
-func (s *site) audit(r *http.Request, p person, page ops.Page) (*ops.Audit, error) {
-	if !wantsValues(r) {
-		return s.store().Audit(r.Context(), page)
+func (s *site) audit(in *input, page ops.Page) (*ops.Audit, error) {
+	switch {
+	case in.err != nil:
+		return nil, in.err
+	case wantsValues(in.Request):
+		return s.store().RevealAudit(in.Context(), page, ops.By{Who: in.Name})
 	}
-	by, err := p.by(ops.Reveal, "")
-	if err != nil {
-		return nil, err
-	}
-	return s.store().RevealAudit(r.Context(), page, by)
+	return s.store().Audit(in.Context(), page)
 }
 
 // try answers a call with the trial alone, a form with the entry too.
-func (s *site) try(r *http.Request, id string, by ops.By) (any, error) {
-	t, err := s.store().Try(r.Context(), id, by)
+func (s *site) try(in *input, id string, by ops.By) (any, error) {
+	t, err := s.store().Try(in.Context(), id, by)
 	if err != nil {
 		return nil, err
 	}
-	if isAPI(r) {
+	if isAPI(in.Request) {
 		return trialOf(t), nil
 	}
-	d, err := s.store().Entry(r.Context(), id)
+	d, err := s.store().Entry(in.Context(), id)
 	if err != nil {
 		return nil, err
 	}
-	l := languageOf(r)
-	v := s.viewOf(l, d)
-	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
+	v := s.viewOf(in.l, d)
+	v.Trial, v.TrialText, v.Live = t, trialText(in.l, t), false
 	return v, nil
 }
 
 // bulk acts on the entries counted at until; without until, on the current matches. count is their
 // expected number.
-func (s *site) bulk(r *http.Request, p person) (any, error) {
-	said, err := bodyOf(r, "filter", "action", "count", "until", "reason", "sql", "parameters", "statement")
-	if err != nil {
-		return nil, err
+func (s *site) bulk(in *input) (any, error) {
+	in.body("filter", "action", "count", "until", "reason", "sql", "parameters", "statement")
+	if in.PathValue("action") == "" {
+		in.SetPathValue("action", string(ops.Amend))
 	}
-	if r.PathValue("action") == "" {
-		r.SetPathValue("action", string(ops.Amend))
-	}
-	if isAPI(r) {
-		if said("filter") == "" {
-			return nil, invalid("the body has no filter; an empty one matches everything")
+	if isAPI(in.Request) {
+		if in.said.Get("filter") == "" {
+			in.fail(invalid("the body has no filter; an empty one matches everything"))
 		}
-		r.SetPathValue("action", said("action"))
+		in.SetPathValue("action", in.said.Get("action"))
 	}
-	a, err := actionOf(r, append([]ops.Action{ops.Amend}, onEntries...))
+	a := in.action(append(onEntries, ops.Amend)...)
 	switch {
-	case err != nil:
-		return nil, err
-	case a == ops.Amend && p.Role < Reveal:
-		return nil, &failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: Reveal.String()}
-	case a != ops.Amend && said("sql")+said("parameters")+said("statement") != "":
-		return nil, invalid("sql, parameters and statement are for amend")
+	case a == ops.Amend && in.Role < Reveal:
+		in.fail(&failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: Reveal.String()})
+	case a != ops.Amend && in.said.Get("sql")+in.said.Get("parameters")+in.said.Get("statement") != "":
+		in.fail(invalid("sql, parameters and statement are for amend"))
 	}
-	by, err := p.by(a, said("reason"))
-	if a == ops.Amend && !isAPI(r) && err != nil {
-		return s.askBulk(r, p, a, r.PostForm, failureOf(err))
+	if in.err != nil {
+		return nil, in.err
 	}
-	if err != nil {
-		return nil, err
-	}
-	f, err := filterOf(said, p)
-	if err != nil {
+	by := in.author()
+	if err := by.Check(a); err != nil {
+		if a == ops.Amend && !isAPI(in.Request) {
+			return s.askBulk(in, a, failureOf(err))
+		}
 		return nil, err
 	}
-	sel, err := s.selected(r.Context(), f, said)
-	if failed := (*failure)(nil); !isAPI(r) && errors.As(err, &failed) {
-		return s.askBulk(r, p, a, r.PostForm, failed)
+	sel, err := s.selected(in)
+	if failed := (*failure)(nil); !isAPI(in.Request) && errors.As(err, &failed) {
+		return s.askBulk(in, a, failed)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if a == ops.Amend {
-		return s.amendAll(r, p, sel, said, by)
+		return s.amendAll(in, sel, by)
 	}
-	did, err := s.store().ActAll(r.Context(), a, sel, by)
-	s.events.changed()
-	to := s.cfg.BasePath + "/entries" + suffix(filterQuery(r.PostForm))
-	return s.afterwards(r, p, done{a, len(did.Changed), did.Gone, did.Left}, err, to)
+	did, err := s.store().ActAll(in.Context(), a, sel, by)
+	to := s.cfg.BasePath + "/entries" + suffix(filterQuery(in.said))
+	return s.afterwards(in, done{a, len(did.Changed), did.Gone, did.Left}, err, to)
 }
 
 // amendAll amends the counted entries; a form leads to the entries with the new text. A form can
 // also ask to try only the first one.
-func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said field, by ops.By) (any, error) {
-	to := ops.Amendment{SQL: said("sql"), Parameters: said("parameters")}
-	n, err := statementOf(said)
-	if err != nil {
-		return nil, err
+func (s *site) amendAll(in *input, sel *ops.Selection, by ops.By) (any, error) {
+	to := in.amendment()
+	if in.err != nil {
+		return nil, in.err
 	}
-	to.Statement = n
-	dry := !isAPI(r) && said("try") != ""
-	did, err := s.store().AmendAll(r.Context(), sel, to, by, dry)
-	s.events.changed()
-	if f := failureOf(err); err != nil && !isAPI(r) && f.status < 500 {
-		return s.askBulk(r, p, ops.Amend, r.PostForm, f)
+	dry := !isAPI(in.Request) && in.said.Get("try") != ""
+	did, err := s.store().AmendAll(in.Context(), sel, to, by, dry)
+	if f := failureOf(err); err != nil && !isAPI(in.Request) && f.status < 500 {
+		return s.askBulk(in, ops.Amend, f)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if dry {
-		l := languageOf(r)
 		f := &failure{status: http.StatusOK, text: "Nothing was changed. The first one could not be tried:", detail: did.Untried}
 		if did.Trial != nil {
-			f = &failure{status: http.StatusOK, text: "Nothing was changed. The first one, as it will be:", detail: trialText(l, did.Trial) + " " + did.Trial.Error}
+			f = &failure{status: http.StatusOK, text: "Nothing was changed. The first one, as it will be:", detail: trialText(in.l, did.Trial) + " " + did.Trial.Error}
 		}
-		return s.askBulk(r, p, ops.Amend, r.PostForm, f)
+		return s.askBulk(in, ops.Amend, f)
 	}
 	d := amendedAll{done{ops.Amend, len(did.Changed), did.Gone, did.Left}, did, nil}
 	if did.Trial != nil {
-		t := trialOf(did.Trial)
-		d.Trial = &t
+		d.Trial = trialOf(did.Trial)
 	}
-	if isAPI(r) {
+	if isAPI(in.Request) {
 		return d, nil
 	}
-	return s.afterwards(r, p, d.done, nil, with(s.cfg.BasePath+"/entries", "kind", did.Kind))
+	return s.afterwards(in, d.done, nil, with(s.cfg.BasePath+"/entries", "kind", did.Kind))
 }
 
 // selected returns the selection counted for a filter. It fails if the selection differs from the
 // request's count.
-func (s *site) selected(ctx context.Context, f ops.Filter, said field) (sel *ops.Selection, err error) {
-	count, err := number("count", said("count"), ops.MaxBulk)
-	if err != nil {
-		return nil, err
+func (s *site) selected(in *input) (sel *ops.Selection, err error) {
+	f, count := in.filter(), in.number("count", ops.MaxBulk)
+	if in.err != nil {
+		return nil, in.err
 	}
-	if until := said("until"); until != "" {
+	if until := in.said.Get("until"); until != "" {
 		sel, err = s.counted.find(until, f)
 	} else {
-		sel, err = s.store().Select(ctx, f)
+		sel, err = s.store().Select(in.Context(), f)
 	}
 	if err != nil {
 		return nil, err
@@ -338,28 +283,19 @@ func (s *site) selected(ctx context.Context, f ops.Filter, said field) (sel *ops
 }
 
 // control pauses, resumes or limits the data source in the path.
-func (s *site) control(r *http.Request, p person) (any, error) {
-	said, err := bodyOf(r, "reason", "perSecond")
-	if err != nil {
-		return nil, err
-	}
-	a, err := actionOf(r, onSources)
-	if err != nil {
-		return nil, err
-	}
-	by, err := p.by(a, said("reason"))
-	if err != nil {
-		return nil, err
-	}
+func (s *site) control(in *input) (any, error) {
+	in.body("reason", "perSecond")
+	a := in.action(onSources...)
+	by := in.by(a)
 	n := 0
 	if a == ops.Limit {
-		if n, err = number("perSecond", said("perSecond"), ops.MaxPerSecond); err != nil {
-			return nil, err
-		}
+		n = in.number("perSecond", ops.MaxPerSecond)
 	}
-	err = s.store().Control(r.Context(), a, s.sourceOf(r), n, by)
-	s.events.changed()
-	return s.afterwards(r, p, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
+	if in.err != nil {
+		return nil, in.err
+	}
+	err := s.store().Control(in.Context(), a, s.sourceOf(in.Request), n, by)
+	return s.afterwards(in, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
 }
 
 // controlURL is the address of an action on a data source. Only a plain name stands in the path,
@@ -394,16 +330,16 @@ func (s *site) sourceOf(r *http.Request) string {
 
 // afterwards answers after an action: a call gets the result, a form a redirect. The redirect names
 // the audit record, and the page describes the action from it.
-func (s *site) afterwards(r *http.Request, p person, d done, err error, to string) (any, error) {
-	if err != nil || isAPI(r) {
+func (s *site) afterwards(in *input, d done, err error, to string) (any, error) {
+	if err != nil || isAPI(in.Request) {
 		return d, err
 	}
-	audit, err := s.store().Audit(r.Context(), ops.Page{Limit: 20})
+	audit, err := s.store().Audit(in.Context(), ops.Page{Limit: 20})
 	if err != nil { // it was done all the same
 		return redirect(to), nil
 	}
 	for _, record := range audit.Records {
-		if record.Who == p.Name && record.Action == d.Action {
+		if record.Who == in.Name && record.Action == d.Action {
 			if d.Action == ops.Retry && strings.HasPrefix(to, s.cfg.BasePath+"/entries") && !strings.HasPrefix(to, s.cfg.BasePath+"/entries/") {
 				to = with(to, "follow", record.ID)
 			}
