@@ -43,7 +43,7 @@ func TestMessageIsShownByItsTopicAndRevealedWithItsPayload(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := errors.New("the broker was asked")
-	events := broker.Target("events", func(context.Context) (broker.Conn, error) { return nil, asked })
+	events := broker.AnyForm.Target("events", func(context.Context) (broker.Conn, error) { return nil, asked })
 	c, err := New(log, map[string]delivery.Target{"events": events}, Config{Listen: listen, Users: people, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)

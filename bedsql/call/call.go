@@ -41,7 +41,7 @@ type Service struct {
 // copy's limit is 1 MiB.
 func New(client *http.Client, dataSource, baseURL string, cfg bedsql.Config) (*Service, error) {
 	s := &Service{scoped: cfg.Guarantee == bedsql.ExactlyOnce}
-	of, err := open(client, baseURL)
+	of, err := service.Open(client, baseURL)
 	if err != nil {
 		return nil, err
 	}
@@ -62,18 +62,11 @@ func New(client *http.Client, dataSource, baseURL string, cfg bedsql.Config) (*S
 // its own client. The job asks for baseURL by HEAD before it claims calls. While the service does not
 // answer, or what stands before it answers 502, 503 or 504, the job counts no tries.
 func Target(client *http.Client, dataSource, baseURL string) (delivery.Target, error) {
-	of, err := open(client, baseURL)
+	of, err := service.Open(client, baseURL)
 	if err != nil {
 		return delivery.Target{}, err
 	}
 	return of.Target(dataSource), nil
-}
-
-func open(client *http.Client, baseURL string) (*service.Service, error) {
-	if client == nil {
-		return nil, errors.New("bed: the client of the service is nil: http.DefaultClient will do")
-	}
-	return service.Open(client, baseURL)
 }
 
 // Send logs the request as an entry, and calls the service. ctx applies to calls as to writes. They
@@ -159,7 +152,7 @@ type Result struct {
 	answer *service.Answer
 }
 
-// get returns the answer. Its error is the call's: ErrStaged before End, and ErrRowsUnknown if the
+// get returns the answer, an empty one with an error. Its error is the call's: ErrStaged before End, and ErrRowsUnknown if the
 // call is delivered and its answer was lost.
 func (r *Result) get() (*service.Answer, error) {
 	n, err := r.result.RowsAffected()
@@ -169,7 +162,7 @@ func (r *Result) get() (*service.Answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answer == nil || r.answer.Status == 0 {
-		return nil, bedsql.ErrRowsUnknown
+		return new(service.Answer), bedsql.ErrRowsUnknown
 	}
 	return r.answer, nil
 }
@@ -180,30 +173,21 @@ func (r *Result) get() (*service.Answer, error) {
 // bedsql.ErrRowsUnknown if the call is delivered and its answer was lost.
 func (r *Result) Status() (int, error) {
 	a, err := r.get()
-	if err != nil {
-		return 0, err
-	}
-	return a.Status, nil
+	return a.Status, err
 }
 
 // Header returns the header of the answer. Its errors are Status's.
 func (r *Result) Header() (http.Header, error) {
 	a, err := r.get()
-	if err != nil {
-		return nil, err
-	}
-	return a.Header, nil
+	return a.Header, err
 }
 
 // Body returns the body of the answer. Its errors are Status's; bedsql.ErrRowsUnknown also means that
 // it is larger than 1 MiB or broke off. The call is delivered then.
 func (r *Result) Body() ([]byte, error) {
 	a, err := r.get()
-	switch {
-	case err != nil:
-		return nil, err
-	case a.Body == nil && a.Status != 0:
-		return nil, bedsql.ErrRowsUnknown
+	if a.Body == nil && a.Status != 0 {
+		err = bedsql.ErrRowsUnknown
 	}
-	return a.Body, nil
+	return a.Body, err
 }

@@ -35,14 +35,6 @@ import (
 // commit.
 type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 
-type consumerOptions struct {
-	redelivery time.Duration
-	failures   int
-	failing    time.Duration
-	source     string
-	topic      string
-}
-
 // Redelivery is how long after its first delivery the broker may deliver a message again.
 // Config.KeyRetention of the consumer's database must be longer: it erases the receipt of a
 // processed message, and a later delivery would be processed again.
@@ -87,19 +79,31 @@ func ParkedFor(dataSource, topic string) Option {
 // Once returns an error if bed did not open db. It also does so without a consumer name or a
 // handler, or if KeyRetention is not longer than [Redelivery].
 func Once(db *sql.DB, consumer string, h Handler, opts ...Option) (message.NoPublishHandlerFunc, error) {
-	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10, failing: 30 * time.Second}}}
+	c := &consumerOf{db: db, name: consumer, handle: h, options: options{failures: 10, failing: 30 * time.Second}}
 	for _, opt := range opts {
 		opt(&c.options)
 	}
+	if db == nil || consumer == "" || h == nil || c.failures < 1 {
+		return nil, errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := c.configure(ctx); err != nil {
+	found, err := kept.Find(ctx, db)
+	if err != nil {
 		return nil, err
+	}
+	bed, ok := found.(*bedsql.Conn)
+	if !ok {
+		return nil, fmt.Errorf("bed: the database of the consumer %s is not one that bed opened, or what is around it drops the context of BeginTx: "+
+			"its messages would be processed more than once", consumer)
+	}
+	if c.cfg = bed.Config(); c.cfg.KeyRetention <= c.redelivery {
+		return nil, fmt.Errorf("bed: the database of the consumer %s forgets after Config.KeyRetention (%v) that a message was processed, and the broker may deliver it again for %v: "+
+			"make KeyRetention longer", consumer, c.cfg.KeyRetention, c.redelivery)
 	}
 	return c.consume, nil
 }
 
-// consumerOf is the consumer behind Once.
 type consumerOf struct {
 	options
 	db     *sql.DB
@@ -108,29 +112,6 @@ type consumerOf struct {
 	cfg    bedsql.Config
 
 	failed, canceled, troubled tally
-}
-
-// configure reads the configuration of the database, and returns an error for a wrong consumer.
-func (c *consumerOf) configure(ctx context.Context) error {
-	if c.db == nil || c.name == "" || c.handle == nil || c.failures < 1 {
-		return errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
-	}
-	found, err := kept.Find(ctx, c.db)
-	if err != nil {
-		return err
-	}
-	bed, ok := found.(*bedsql.Conn)
-	if !ok {
-		return fmt.Errorf("bed: the database of the consumer %s is not one that bed opened, or what is around it drops the context of BeginTx: "+
-			"its messages would be processed more than once", c.name)
-	}
-	cfg := bed.Config()
-	if cfg.KeyRetention <= c.redelivery {
-		return fmt.Errorf("bed: the database of the consumer %s forgets after Config.KeyRetention (%v) that a message was processed, and the broker may deliver it again for %v: "+
-			"make KeyRetention longer", c.name, cfg.KeyRetention, c.redelivery)
-	}
-	c.cfg = cfg
-	return nil
 }
 
 func (c *consumerOf) consume(msg *message.Message) error {

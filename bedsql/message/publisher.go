@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -22,8 +23,11 @@ import (
 type Option func(*options)
 
 type options struct {
-	confirms bool
-	consumerOptions
+	confirms      bool
+	redelivery    time.Duration
+	failures      int
+	failing       time.Duration
+	source, topic string
 }
 
 // Confirms declares that Publish of the publisher returns nil only after the broker has confirmed
@@ -82,9 +86,9 @@ func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Ta
 			"have it confirm (JetStream; ConfirmDelivery and persistent messages for AMQP; RequiredAcks -1 for Kafka), or say that it does by message.Confirms()", p)
 	}
 	form := formOf(p)
-	return broker.As(form.System(), broker.Target(dataSource, func(context.Context) (broker.Conn, error) {
+	return form.Target(dataSource, func(context.Context) (broker.Conn, error) {
 		return wrapped{p, form, is(config(v, "JetStream", "TrackMsgId"), true)}, nil
-	})), nil
+	}), nil
 }
 
 // config returns a setting of a watermill publisher; the zero Value if there is no setting of that

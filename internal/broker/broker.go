@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -61,10 +62,10 @@ func (f Form) Statement(m *Message) (text string, args []any, err error) {
 
 // Statement is for a message to any broker.
 func Statement(m *Message) (text string, args []any, err error) {
-	if m.Topic == "" {
+	switch {
+	case m.Topic == "":
 		return "", nil, unsent(errors.New("its topic is empty"))
-	}
-	if !utf8.ValidString(m.Topic) {
+	case !utf8.ValidString(m.Topic):
 		return "", nil, unsent(errors.New("its topic is not UTF-8"))
 	}
 	if err := m.own(); err != nil {
@@ -80,18 +81,10 @@ func Statement(m *Message) (text string, args []any, err error) {
 		}
 	}
 	if len(m.Metadata) > 0 {
-		text, err := json.Marshal(m.Metadata)
-		if err != nil {
-			return "", nil, err
-		}
+		text, _ := json.Marshal(m.Metadata)
 		args = append(args, sql.Named(argMetadata, string(text)))
 	}
-	if utf8.Valid(m.Payload) { // it can be read where it is shown
-		args = append(args, sql.Named(argPayload, string(m.Payload)))
-	} else {
-		args = append(args, sql.Named(argPayload, m.Payload))
-	}
-	return sqltext.Publish + m.Topic, args, nil
+	return sqltext.Publish + m.Topic, append(args, sql.Named(argPayload, sender.Text(m.Payload))), nil
 }
 
 // unsent is the error of a message that its publisher has to change.
@@ -101,34 +94,16 @@ func unsent(why error) error {
 
 // read is the reverse of Statement.
 func read(text string, args []driver.NamedValue) (*Message, error) {
-	topic, err := topicOf(text)
-	if err != nil {
-		return nil, err
+	topic, ok := strings.CutPrefix(text, sqltext.Publish)
+	if !ok || topic == "" {
+		return nil, sender.Refused(errors.New("bed: the data source is a message broker, and the text is not PUBLISH and a topic"))
 	}
 	m, key := &Message{Topic: topic}, ""
-	for _, a := range args {
-		s, ok := a.Value.(string)
-		if b, bytes := a.Value.([]byte); bytes {
-			s, ok = string(b), a.Name == argPayload
-		}
-		switch {
-		case !ok:
-			return nil, sender.Refused(fmt.Errorf("bed: the parameter %q of the message is a %T", a.Name, a.Value))
-		case a.Name == argID:
-			m.ID = s
-		case a.Name == argUUID:
-			m.UUID = s
-		case a.Name == sqltext.PublishKey:
-			key = s
-		case a.Name == argPayload:
-			m.Payload = []byte(s)
-		case a.Name != argMetadata:
-			return nil, sender.Refused(fmt.Errorf("bed: a message has no parameter %q", a.Name))
-		default:
-			if err := json.Unmarshal([]byte(s), &m.Metadata); err != nil {
-				return nil, sender.Refused(errors.New("bed: the metadata of the message are not a JSON object of texts"))
-			}
-		}
+	malformed := errors.New("bed: the metadata of the message are not a JSON object of texts")
+	if err := sender.Read(args, "message", malformed, map[string]any{
+		argID: &m.ID, argUUID: &m.UUID, argMetadata: &m.Metadata, argPayload: &m.Payload, sqltext.PublishKey: &key,
+	}); err != nil {
+		return nil, err
 	}
 	if m.ID == "" {
 		return nil, sender.Refused(errors.New("bed: the message has no parameter id"))
@@ -136,24 +111,11 @@ func read(text string, args []driver.NamedValue) (*Message, error) {
 	if err := m.own(); err != nil {
 		return nil, sender.Refused(fmt.Errorf("bed: %w", err))
 	}
-	if m.UUID == "" {
-		m.UUID = m.ID
-	}
+	m.UUID = cmp.Or(m.UUID, m.ID)
 	if key != "" {
-		if m.Metadata == nil {
-			m.Metadata = map[string]string{}
-		}
 		m.Metadata[OrderKey] = key
 	}
 	return m, nil
-}
-
-func topicOf(text string) (string, error) {
-	topic, ok := strings.CutPrefix(text, sqltext.Publish)
-	if !ok || topic == "" {
-		return "", sender.Refused(errors.New("bed: the data source is a message broker, and the text is not PUBLISH and a topic"))
-	}
-	return topic, nil
 }
 
 // Conn is a connection to a broker. It belongs to one goroutine at a time, and is closed
@@ -167,47 +129,29 @@ type Conn interface {
 	io.Closer
 }
 
-// Target returns the broker behind dial as a data source.
-func Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
+// Target returns a broker of the form, behind dial, as a data source.
+func (f Form) Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
 	connect := func(ctx context.Context) (sender.Link, error) {
 		c, err := dial(ctx)
 		return link{c}, err
 	}
-	return delivery.Target{Connector: sender.Connector(messageDialect, connect), Dialect: messageDialect, DataSource: dataSource, Settings: Settings}
+	return sender.Target(dialect.Dialect{Name: "message", System: f.System(), Flavor: sqltext.Messages, Amend: amend}, dataSource, Settings, connect)
 }
 
-// As returns a Target as one of a known kind, by the kind's name in OpenTelemetry.
-func As(system string, t delivery.Target) delivery.Target {
-	d := *t.Dialect
-	d.System, t.Dialect = system, &d
-	return t
-}
-
-var messageDialect = &dialect.Dialect{
-	Name: "message", Flavor: sqltext.Messages,
-	Classify: sender.Classify, CheckNamedValue: sender.Unchecked,
-	Amend: func(old, to dialect.Call) ([]driver.NamedValue, error) {
-		m, err := read(to.SQL, to.Args)
-		if err != nil {
-			return nil, err
-		}
-		if was, err := read(old.SQL, old.Args); err == nil && (was.ID != m.ID || was.UUID != m.UUID) {
-			return nil, errors.New("the parameters id and uuid of a message stay as they are: consumers know it by them")
-		}
-		return to.Args, nil
-	},
+func amend(old, to dialect.Call) ([]driver.NamedValue, error) {
+	m, err := read(to.SQL, to.Args)
+	if err != nil {
+		return nil, err
+	}
+	if was, err := read(old.SQL, old.Args); err == nil && (was.ID != m.ID || was.UUID != m.UUID) {
+		return nil, errors.New("the parameters id and uuid of a message stay as they are: consumers know it by them")
+	}
+	return to.Args, nil
 }
 
 // link is a Conn as a link.
 type link struct{ Conn }
 
-// Check implements sender.Link.
-func (l link) Check(text string) error {
-	_, err := topicOf(text)
-	return err
-}
-
-// Read implements sender.Link.
 func (l link) Read(text string, args []driver.NamedValue) (func(context.Context) (driver.Result, error), error) {
 	m, err := read(text, args)
 	return func(ctx context.Context) (driver.Result, error) { return driver.RowsAffected(1), l.Publish(ctx, m) }, err

@@ -65,9 +65,7 @@ func (m *Message) own() error {
 			kept[key] = value
 		}
 	}
-	if len(kept) < len(m.Metadata) { // the application's own map stays as it is
-		m.Metadata = kept
-	}
+	m.Metadata = kept // the application's own map stays as it is
 	return nil
 }
 

@@ -6,42 +6,53 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
+	"unicode/utf8"
 
 	"github.com/bedsql/bed/internal/dialect"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // answer is an error with a known meaning. Its text holds no parameter.
 type answer struct {
 	error
-	class dialect.Class
+	class  dialect.Class
+	advice dialect.Advice
 }
 
 func (e *answer) Unwrap() error            { return e.error }
 func (e *answer) Certainly() dialect.Class { return e.class }
+func (e *answer) Advice() dialect.Advice   { return e.advice }
 
 // Shown returns the text for a log line.
 func (e *answer) Shown() string { return e.Error() }
 
 // Refused marks a rejection for good, NotTaken a rejection for now, and NotSent a statement that never
 // left. Any other error leaves the statement in doubt.
-func Refused(err error) error  { return &answer{err, dialect.Refused} }
-func NotTaken(err error) error { return &answer{err, dialect.Retryable} }
-func NotSent(err error) error  { return &answer{err, dialect.Unreachable} }
+func Refused(err error) error  { return &answer{error: err, class: dialect.Refused} }
+func NotTaken(err error) error { return &answer{error: err, class: dialect.Retryable} }
+func NotSent(err error) error  { return &answer{error: err, class: dialect.Unreachable} }
 
-// Classify is the Dialect.Classify of errors without a mark.
-func Classify(err error) dialect.Class {
+// Misled marks an error of the address, the certificates or the credentials: nothing was sent, and an
+// operator has to act.
+func Misled(err error) error {
+	return &answer{err, dialect.Retryable, dialect.Advice{Operator: true}}
+}
+
+// classify is for errors without a mark.
+func classify(err error) dialect.Class {
 	if errors.Is(err, driver.ErrBadConn) {
 		return dialect.Unreachable
 	}
 	return dialect.Unknown
 }
 
-// Unchecked is the Dialect.CheckNamedValue: Read checks the parameters.
-func Unchecked(*driver.NamedValue) error { return nil }
+// unchecked leaves the parameters to Link.Read.
+func unchecked(*driver.NamedValue) error { return nil }
 
 // Named returns parameters in a driver's form.
 func Named(args []any) []driver.NamedValue {
@@ -53,10 +64,45 @@ func Named(args []any) []driver.NamedValue {
 	return named
 }
 
+// Text returns bytes as the value of a parameter: as text if they are, which can be read where it is shown.
+func Text(b []byte) any {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	return b
+}
+
+// Read reads the parameters of a message or a call, as what says, by their names: into a *string, a
+// *[]byte, a *bool, or anything else as JSON, whose error is malformed.
+func Read(args []driver.NamedValue, what string, malformed error, into map[string]any) error {
+	for _, a := range args {
+		s, ok := a.Value.(string)
+		switch to := into[a.Name].(type) {
+		case nil:
+			return Refused(fmt.Errorf("bed: %w", fmt.Errorf("a %s has no parameter %q", what, a.Name)))
+		case *string:
+			*to = s
+		case *bool:
+			*to, ok = a.Value.(bool)
+		case *[]byte:
+			if b, bytes := a.Value.([]byte); bytes {
+				s, ok = string(b), true
+			}
+			*to = []byte(s)
+		default:
+			if err := json.Unmarshal([]byte(s), to); ok && err != nil {
+				return Refused(malformed)
+			}
+		}
+		if !ok {
+			return Refused(fmt.Errorf("bed: the parameter %q of the %s is a %T", a.Name, what, a.Value))
+		}
+	}
+	return nil
+}
+
 // Link is a connection. It belongs to one goroutine at a time, and is closed after a doubtful error.
 type Link interface {
-	// Check checks the text of a statement.
-	Check(text string) error
 	// Read reads a statement. send sends it; when its context ends, the caller stops waiting and
 	// closes the connection.
 	Read(text string, args []driver.NamedValue) (send func(context.Context) (driver.Result, error), err error)
@@ -67,9 +113,10 @@ type Link interface {
 	io.Closer
 }
 
-// Connector returns the connector of a data source of the dialect d.
-func Connector(d *dialect.Dialect, dial func(context.Context) (Link, error)) driver.Connector {
-	return &connector{d, dial}
+// Target returns a data source of the dialect d, which it completes.
+func Target(d dialect.Dialect, dataSource, settings string, dial func(context.Context) (Link, error)) delivery.Target {
+	d.Classify, d.CheckNamedValue = classify, unchecked
+	return delivery.Target{Connector: &connector{&d, dial}, Dialect: &d, DataSource: dataSource, Settings: settings}
 }
 
 type connector struct {
@@ -153,7 +200,6 @@ func (c *conn) ExecContext(ctx context.Context, text string, args []driver.Named
 	return a.result, a.err
 }
 
-// IsValid implements driver.Validator.
 func (c *conn) IsValid() bool { return !c.lost && !c.Closed() }
 
 // ResetSession implements driver.SessionResetter: a pool calls it before it reuses an idle
@@ -171,10 +217,8 @@ var errNoTx = Refused(errors.New("bed: this data source is no database, and has 
 
 func (c *conn) Begin() (driver.Tx, error) { return nil, errNoTx }
 
-// Prepare rejects a text that is not the data source's.
-func (c *conn) Prepare(text string) (driver.Stmt, error) {
-	return stmt{}, c.Check(text)
-}
+// Prepare checks nothing: Dialect.Amend reads the text of an amendment, and no other text is prepared.
+func (c *conn) Prepare(string) (driver.Stmt, error) { return stmt{}, nil }
 
 // stmt is never run: nothing is prepared.
 type stmt struct{}

@@ -53,13 +53,9 @@ const Settings = "bedCall=1"
 // The names of the parameters.
 const (
 	argID     = "id"
-	argKey    = sqltext.CallKey
-	argScoped = sqltext.CallScoped
 	argQuery  = "query"
 	argHeader = "header"
 	argBody   = "body"
-	// argRequest marks the key of an application's request.
-	argRequest = sqltext.CallRequest
 )
 
 // Statement returns the text and the parameters of a call; the first is its ID. bedsql adds
@@ -70,7 +66,7 @@ func (c *Call) Statement() (text string, args []any, err error) {
 	}
 	args = []any{sql.Named(argID, c.ID)}
 	if c.Scoped {
-		args = append(args, sql.Named(argScoped, true))
+		args = append(args, sql.Named(sqltext.CallScoped, true))
 	}
 	if c.Query != "" {
 		args = append(args, sql.Named(argQuery, c.Query))
@@ -79,50 +75,26 @@ func (c *Call) Statement() (text string, args []any, err error) {
 		text, _ := json.Marshal(c.Header) // check wants UTF-8
 		args = append(args, sql.Named(argHeader, string(text)))
 	}
-	switch {
-	case len(c.Body) == 0:
-	case utf8.Valid(c.Body): // it can be read where it is shown
-		args = append(args, sql.Named(argBody, string(c.Body)))
-	default:
-		args = append(args, sql.Named(argBody, c.Body))
+	if len(c.Body) > 0 {
+		args = append(args, sql.Named(argBody, sender.Text(c.Body)))
 	}
 	return sqltext.Call + c.Method + " " + c.Path, args, nil
 }
 
 // read is the reverse of Statement.
 func read(text string, args []driver.NamedValue) (*Call, error) {
-	c, err := addressOf(text)
-	if err != nil {
-		return nil, err
+	address, ok := strings.CutPrefix(text, sqltext.Call)
+	method, path, found := strings.Cut(address, " ")
+	if !ok || !found {
+		return nil, sender.Refused(errors.New("bed: the data source is an HTTP service, and the text is not CALL, a method and a path"))
 	}
-	for _, a := range args {
-		s, ok := a.Value.(string)
-		if b, bytes := a.Value.([]byte); bytes {
-			s, ok = string(b), a.Name == argBody
-		}
-		switch a.Name {
-		case argID:
-			c.ID = s
-		case argKey:
-			c.Key = s
-		case argQuery:
-			c.Query = s
-		case argBody:
-			c.Body = []byte(s)
-		case argScoped:
-			c.Scoped, ok = a.Value.(bool)
-		case argRequest:
-			c.Request, ok = a.Value.(bool)
-		case argHeader:
-			if err := json.Unmarshal([]byte(s), &c.Header); ok && err != nil {
-				return nil, sender.Refused(errors.New("bed: the header of the call is not a JSON object of lists of texts"))
-			}
-		default:
-			return nil, sender.Refused(fmt.Errorf("bed: a call has no parameter %q", a.Name))
-		}
-		if !ok {
-			return nil, sender.Refused(fmt.Errorf("bed: the parameter %q of the call is a %T", a.Name, a.Value))
-		}
+	c := &Call{Method: method, Path: path}
+	malformed := errors.New("bed: the header of the call is not a JSON object of lists of texts")
+	if err := sender.Read(args, "call", malformed, map[string]any{
+		argID: &c.ID, sqltext.CallKey: &c.Key, argQuery: &c.Query, argHeader: &c.Header, argBody: &c.Body,
+		sqltext.CallScoped: &c.Scoped, sqltext.CallRequest: &c.Request,
+	}); err != nil {
+		return nil, err
 	}
 	if c.ID == "" || c.Key == "" {
 		return nil, sender.Refused(errors.New("bed: the call has no parameter id, or no key"))
@@ -131,15 +103,6 @@ func read(text string, args []driver.NamedValue) (*Call, error) {
 		return nil, sender.Refused(fmt.Errorf("bed: the call cannot be sent: %w", err))
 	}
 	return c, nil
-}
-
-func addressOf(text string) (*Call, error) {
-	address, ok := strings.CutPrefix(text, sqltext.Call)
-	method, path, found := strings.Cut(address, " ")
-	if !ok || !found {
-		return nil, sender.Refused(errors.New("bed: the data source is an HTTP service, and the text is not CALL, a method and a path"))
-	}
-	return &Call{Method: method, Path: path}, nil
 }
 
 // check returns an error for a call that may not be sent.
@@ -227,7 +190,7 @@ func amend(old, to dialect.Call) ([]driver.NamedValue, error) {
 	}
 	args := slices.Clone(to.Args)
 	for i := range args {
-		if args[i].Name == argKey {
+		if args[i].Name == sqltext.CallKey {
 			args[i].Value = fmt.Sprintf("bed-%x", sha256.Sum256(entry.Apart(was.Key, c.Query, string(c.Body))))
 		}
 	}

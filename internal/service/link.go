@@ -65,6 +65,9 @@ type Service struct {
 // Open returns the service at a base URL. The client is copied: the copy follows no redirects, which
 // could carry the call and its credentials elsewhere.
 func Open(client *http.Client, base string) (*Service, error) {
+	if client == nil {
+		return nil, errors.New("bed: the client of the service is nil: http.DefaultClient will do")
+	}
 	bad := errors.New("bed: the base URL of a service is http:// or https://, a host, and maybe a path; no user, query or fragment")
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(base, "#") {
@@ -89,29 +92,18 @@ func Open(client *http.Client, base string) (*Service, error) {
 // Target returns the service as a data source.
 func (s *Service) Target(dataSource string) delivery.Target {
 	connect := func(context.Context) (sender.Link, error) { return link{s}, nil }
-	d := *callDialect
+	d := callDialect
 	d.Namespace = net.JoinHostPort(s.Base.Hostname(), cmp.Or(s.Base.Port(), map[string]string{"http": "80", "https": "443"}[s.Base.Scheme]))
-	return delivery.Target{Connector: sender.Connector(&d, connect), Dialect: &d, DataSource: dataSource, Settings: Settings}
+	return sender.Target(d, dataSource, Settings, connect)
 }
 
 // System is the kind of the data source in events.
 const System = "http"
 
-var callDialect = &dialect.Dialect{
-	Name: "http", System: System, Flavor: sqltext.Calls,
-	Classify: sender.Classify, CheckNamedValue: sender.Unchecked, Amend: amend, Peer: peer,
-}
+var callDialect = dialect.Dialect{Name: "http", System: System, Flavor: sqltext.Calls, Amend: amend, Peer: peer}
 
 // link sends calls through the service's client, which has its own connections.
 type link struct{ *Service }
-
-func (l link) Check(text string) error {
-	c, err := addressOf(text)
-	if err == nil {
-		err = checkPath(c.Path)
-	}
-	return err
-}
 
 func (l link) Read(text string, args []driver.NamedValue) (func(context.Context) (driver.Result, error), error) {
 	c, err := read(text, args)
@@ -192,17 +184,18 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 	if end, ok := ctx.Deadline(); ok { // the status decides, also if the body is slow
 		defer time.AfterFunc(time.Until(end)*3/4, cancel).Stop()
 	}
+	answer := &StatusError{Status: res.StatusCode, Header: res.Header}
 	if res.StatusCode >= 300 {
-		body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
-		if err := judge(c.Scoped, &StatusError{Status: res.StatusCode, Header: res.Header, Body: body}); err != nil {
-			return nil, err
-		}
-		return &Answer{Header: res.Header}, nil // its response is lost
+		answer.Body, _ = io.ReadAll(io.LimitReader(res.Body, maxRefusal))
 	}
-	if err := judge(c.Scoped, &StatusError{Status: res.StatusCode, Header: res.Header}); err != nil {
+	if err := judge(c.Scoped, answer); err != nil {
 		return nil, err
 	}
-	a := &Answer{Status: res.StatusCode, Header: res.Header}
+	a := &Answer{Header: res.Header}
+	if res.StatusCode >= 300 {
+		return a, nil // its response is lost
+	}
+	a.Status = res.StatusCode
 	if body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err == nil && len(body) <= maxAnswer {
 		a.Body = body
 	}
@@ -213,19 +206,16 @@ func (l link) send(ctx context.Context, c *Call) (*Answer, error) {
 // connection.
 func unsent(err error, certain bool) error {
 	var (
-		name   *net.DNSError
-		op     *net.OpError
-		cert   *tls.CertificateVerificationError
-		alert  tls.AlertError
-		record tls.RecordHeaderError
-		host   x509.HostnameError
-		ca     x509.UnknownAuthorityError
+		name  *net.DNSError
+		op    *net.OpError
+		alert tls.AlertError
 	)
 	err = withoutURL(err)
 	switch {
-	case errors.As(err, &name) && name.IsNotFound, errors.As(err, &cert), errors.As(err, &alert) && ofHandshake[alert], errors.As(err, &record),
-		errors.As(err, &host), errors.As(err, &ca), errors.Is(err, http.ErrSchemeMismatch):
-		return Misled(err)
+	case errors.As(err, &name) && name.IsNotFound, errors.As(err, &alert) && ofHandshake[alert],
+		errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.RecordHeaderError)),
+		errors.As(err, new(x509.HostnameError)), errors.As(err, new(x509.UnknownAuthorityError)), errors.Is(err, http.ErrSchemeMismatch):
+		return sender.Misled(err)
 	case certain, errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
 		return sender.NotSent(err)
 	}
@@ -250,14 +240,3 @@ func (e *unanswered) Shown() string { return errmask.Mask(e.Error()) }
 // ofHandshake are the alerts about handshake, certificates, access, version and name. With TLS 1.3 they come
 // after the request.
 var ofHandshake = map[tls.AlertError]bool{40: true, 42: true, 43: true, 44: true, 45: true, 46: true, 48: true, 49: true, 70: true, 71: true, 112: true, 116: true, 120: true}
-
-// Misled marks an error of the address, the certificates or the credentials: nothing was sent, and an
-// operator has to act.
-func Misled(err error) error { return &misled{err} }
-
-type misled struct{ error }
-
-func (e *misled) Unwrap() error          { return e.error }
-func (*misled) Certainly() dialect.Class { return dialect.Retryable }
-func (*misled) Advice() dialect.Advice   { return dialect.Advice{Operator: true} }
-func (e *misled) Shown() string          { return e.Error() }

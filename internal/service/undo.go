@@ -50,9 +50,9 @@ func scopeOf(ctx context.Context, conn driver.Conn) (string, error) {
 	case res.StatusCode == http.StatusOK && scope != "" && res.Header.Get(httpkey.MayUndo) == httpkey.Yes:
 		return scope, nil
 	case res.StatusCode == http.StatusOK && scope != "":
-		return "", Misled(fmt.Errorf("%s answers that it lets nobody of this account undo", ScopePath))
+		return "", sender.Misled(fmt.Errorf("%s answers that it lets nobody of this account undo", ScopePath))
 	case res.StatusCode < 500 && res.StatusCode != http.StatusTooManyRequests:
-		return "", Misled(fmt.Errorf("%s answers %s without a scope", ScopePath, res.Status))
+		return "", sender.Misled(fmt.Errorf("%s answers %s without a scope", ScopePath, res.Status))
 	}
 	return "", sender.NotTaken(fmt.Errorf("%s answers %s", ScopePath, res.Status))
 }

@@ -27,7 +27,7 @@ func target(form broker.Form, read func(dsn string, a *access.Access) (dial, err
 		if err != nil {
 			return delivery.Target{}, err
 		}
-		return broker.As(form.System(), broker.Target("", d)), nil
+		return form.Target("", d), nil
 	}
 }
 

@@ -28,7 +28,7 @@ func must(t *testing.T, err error) {
 // unsent writes messages to a log with an unreachable broker.
 func unsent(t *testing.T, log txlog.Storage, messages ...*broker.Message) {
 	t.Helper()
-	target := broker.Target("events", func(context.Context) (broker.Conn, error) { return nil, errors.New("no route") })
+	target := broker.AnyForm.Target("events", func(context.Context) (broker.Conn, error) { return nil, errors.New("no route") })
 	connector, err := bedsql.NewConnector(target, bedsql.Config{Storage: log, NoSyncRetry: true})
 	must(t, err)
 	db := sql.OpenDB(connector)

@@ -43,7 +43,7 @@ func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := broker.Target("events", func(context.Context) (broker.Conn, error) { return nil, errors.New("no route") })
+	target := broker.AnyForm.Target("events", func(context.Context) (broker.Conn, error) { return nil, errors.New("no route") })
 	connector, err := bedsql.NewConnector(target, bedsql.Config{Storage: storage, NoSyncRetry: true})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@
 package services
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
+	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/internal/service"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -17,6 +19,7 @@ import (
 // HTTP is the driver for services: base is the base URL. A password of the data source is a bearer
 // token. a may be nil.
 func HTTP(base string, a *access.Access) (delivery.Target, error) {
+	a = cmp.Or(a, new(access.Access))
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxResponseHeaderBytes = service.MaxHeader
 	client := &http.Client{Transport: &transport{t, a}}
@@ -24,11 +27,9 @@ func HTTP(base string, a *access.Access) (delivery.Target, error) {
 	if err != nil {
 		return delivery.Target{}, errors.New(strings.TrimPrefix(err.Error(), "bed: "))
 	}
-	if a != nil {
-		s.Client.Timeout = a.Timeout
-		if err := check(a); err != nil {
-			return delivery.Target{}, err
-		}
+	s.Client.Timeout = a.Timeout
+	if err := check(a); err != nil {
+		return delivery.Target{}, err
 	}
 	if a.HasTLS() {
 		if s.Base.Scheme != "https" {
@@ -64,11 +65,7 @@ type transport struct {
 	a *access.Access
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.a == nil {
-		return t.Transport.RoundTrip(r)
-	}
 	r = r.Clone(r.Context())
 	for name, value := range t.a.Headers {
 		r.Header.Set(name, value)
@@ -80,14 +77,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			err = errors.New("it does not hold one line")
 		}
 		if err != nil {
-			return nil, service.Misled(&access.Error{Key: "headerFiles", Of: name, Err: err})
+			return nil, sender.Misled(&access.Error{Key: "headerFiles", Of: name, Err: err})
 		}
 		r.Header.Set(name, text)
 	}
 	if t.a.HasPassword() {
 		token, err := t.a.Password(r.Context(), "")
 		if err != nil {
-			return nil, service.Misled(err)
+			return nil, sender.Misled(err)
 		}
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
