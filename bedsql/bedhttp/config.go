@@ -11,6 +11,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
@@ -86,6 +87,36 @@ type Config struct {
 	OnError func(*http.Request, error)
 }
 
+// Counters count the answers of the middleware to requests with a key. They may be read at
+// any time, and shared between middlewares to add them up.
+type Counters struct {
+	// Replayed counts requests answered with an earlier response.
+	Replayed atomic.Uint64
+	// Outstanding counts requests answered 409 because the first one had not ended within
+	// Config.Wait.
+	Outstanding atomic.Uint64
+	// Undone counts requests that undo another one and were answered 2xx, whether or not there was
+	// anything to undo. A resent one counts as Replayed.
+	Undone atomic.Uint64
+	// Refused counts requests refused for good. Their key belongs to another request, is missing
+	// or malformed; the client is unknown; the body is unusable; or the database refused the
+	// COMMIT.
+	Refused atomic.Uint64
+	// Failed counts requests answered 429, 500 or 503 in place of the handler.
+	Failed atomic.Uint64
+}
+
+func (c *Counters) count(p *problem) {
+	switch {
+	case p.Type == outstanding.Type:
+		c.Outstanding.Add(1)
+	case p.Status < 500 && !p.retry:
+		c.Refused.Add(1)
+	default:
+		c.Failed.Add(1)
+	}
+}
+
 // maxResponse leaves room for base64 in a receipt's MEDIUMTEXT of 16 MiB.
 const maxResponse = 8 << 20
 
@@ -97,7 +128,7 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 		return nil, err
 	}
 	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+		return m.answering(func(w http.ResponseWriter, r *http.Request) (*problem, error) { return m.handle(w, r, next) })
 	}, nil
 }
 
@@ -152,10 +183,7 @@ func configure(cfg Config) (*middleware, error) {
 		}
 	}
 	m.Config = cfg
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return m, errors.Join(errs...)
 }
 
 // neverKept are secret headers, and headers that the server makes itself.

@@ -29,16 +29,15 @@ type exchange struct {
 	client, given    string // the client, and its key
 	key, fingerprint string // scoped, and of the request
 	flight           *flight
-	stored           bool // the receipt holds the response
 
 	scope  string
 	undo   *undo   // nil for a request that undoes no other
 	undoes *flight // over the key that it undoes
-	over   *kept.Undo
 }
 
-// run waits for the request's turn among its duplicates, and answers it.
-func (x *exchange) run() {
+// run waits for the request's turn among its duplicates, and handles it. It returns the problem to answer
+// with, and its cause, unless it has sent an answer.
+func (x *exchange) run() (*problem, error) {
 	wait, cancel := context.WithTimeout(x.r.Context(), x.Wait)
 	defer cancel()
 	for {
@@ -47,15 +46,12 @@ func (x *exchange) run() {
 			x.flight = f
 			defer x.land(nil) // also if the handler panics
 			if x.undo != nil && !x.leadOver(wait) {
-				x.answer(x.w, x.r, outstanding, nil)
-				return
+				return &outstanding, nil
 			}
-			x.lead(wait)
-			return
+			return x.lead(wait)
 		}
 		if f.fingerprint != x.fingerprint && f.fingerprint != undoing {
-			x.answer(x.w, x.r, reused, nil)
-			return
+			return &reused, nil
 		}
 		if bytes.Equal(f.body, x.body) { // Config.Fingerprint may take others for the same
 			x.body = f.body
@@ -63,12 +59,11 @@ func (x *exchange) run() {
 		select {
 		case <-f.landed:
 		case <-wait.Done():
-			x.answer(x.w, x.r, outstanding, nil)
-			return
+			return &outstanding, nil
 		}
 		if f.response != nil {
 			x.resend(f.response)
-			return
+			return nil, nil
 		} // nothing was committed: it is this one's turn, or another's
 	}
 }
@@ -81,7 +76,6 @@ func (x *exchange) land(kept *response) {
 	x.flight.land(kept)
 }
 
-// resend sends a kept response again.
 func (x *exchange) resend(r *response) {
 	x.Counters.Replayed.Add(1)
 	r.replay(x.w)
@@ -96,11 +90,8 @@ type keyedTx struct {
 }
 
 // begin begins the transaction on a context of its own, without the client's. Only wait can
-// prevent the beginning, and only cancel ends the transaction later.
-func (x *exchange) begin(wait context.Context) (*keyedTx, error) { return x.beginUndo(wait, nil) }
-
-// beginUndo is begin for a request that undoes another one, if undo is not nil.
-func (x *exchange) beginUndo(wait context.Context, undo *kept.Undo) (*keyedTx, error) {
+// prevent the beginning, and only cancel ends the transaction later. It is over if the key is Answered.
+func (x *exchange) begin(wait context.Context, undo *kept.Undo) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	if x.Undo != nil {
 		ctx = kept.Confine(ctx)
@@ -117,7 +108,7 @@ func (x *exchange) beginUndo(wait context.Context, undo *kept.Undo) (*keyedTx, e
 		err = context.Cause(wait)
 	case !t.kept.Begun:
 		err = errNotBed
-	default:
+	case !t.kept.Answered:
 		return t, nil
 	}
 	if t.Tx != nil {
@@ -137,47 +128,38 @@ func (t *keyedTx) end(how func() error) error {
 	return how()
 }
 
-// rollback frees the key.
+// rollback frees the key, unless the transaction has ended.
 func (t *keyedTx) rollback() { _ = t.end(t.Rollback) }
 
-// lead handles the request.
-func (x *exchange) lead(wait context.Context) {
+func (x *exchange) lead(wait context.Context) (*problem, error) {
+	var over *kept.Undo
 	if x.undo != nil {
-		x.over = &kept.Undo{Key: scoped(x.Service, x.client, x.undo.key), Decide: x.decide}
+		over = &x.undo.Undo
+		over.Decide = x.decide
 	}
-	t, err := x.beginUndo(wait, x.over)
-	if err != nil {
-		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
-		return
+	t, err := x.begin(wait, over)
+	switch {
+	case err != nil:
+		return notBegun(err, t.kept.Outstanding), err
+	case t.kept.Answered:
+		return x.replay(t)
 	}
-	if t.kept.Answered {
-		t.rollback()
-		x.replay(t)
-		return
+	defer t.rollback() // also if the handler panics
+	switch {
+	case x.KeysPerHour > 0 && !x.hours.take(x.client, x.KeysPerHour, time.Now()):
+		return &exhausted, nil
+	case x.undo != nil && x.undo.undone != httpkey.Done:
+		return x.decided(t)
 	}
-	if x.KeysPerHour > 0 && !x.hours.take(x.client, x.KeysPerHour, time.Now()) {
-		t.rollback()
-		x.answer(x.w, x.r, exhausted, nil)
-		return
-	}
-	if x.decided(t) {
-		return
-	}
-	returned := false
-	defer func() {
-		if !returned { // it panics
-			t.rollback()
-		}
-	}()
 	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
-	rec := &recorder{limit: x.MaxResponse, under: x.w, header: x.w.Header().Clone()}
+	rec := &recorder{limit: x.MaxResponse, connection: http.NewResponseController(x.w), header: x.w.Header().Clone()}
 	rec.header.Del(httpkey.Scope)
 	rec.header.Del(encoding) // a compressor's in front, which compresses what is sent here
 	asked := &request{m: x.middleware, tx: t.Tx, key: x.given}
-	q := x.request(t, asked)
+	q := x.r.WithContext(asked.in(kept.Within(t.ctx, t.Tx)))
+	q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 	defer handOver(q, x.r)
 	x.next.ServeHTTP(rec, q)
-	returned = true
 	inTime := late.Stop()
 	status, header, body, err := rec.end()
 	if err == nil {
@@ -185,21 +167,18 @@ func (x *exchange) lead(wait context.Context) {
 	}
 	switch {
 	case err != nil:
-		t.rollback()
-		x.answer(x.w, x.r, broken, err)
+		return &broken, err
 	case !inTime:
-		t.rollback()
-		x.answer(x.w, x.r, retry, errHandlerLate)
+		return &retry, errHandlerLate
 	case !x.keeps(status, asked.used.Load()):
 		t.rollback()
 		x.land(nil) // the client may be slow to read it
 		x.send(status, header, body)
-	default:
-		if x.undo != nil {
-			header.Set(httpkey.Undone, httpkey.Done)
-		}
-		x.commit(t, keep(status, header, x.headers, body), header)
+		return nil, nil
+	case x.undo != nil:
+		header.Set(httpkey.Undone, httpkey.Done)
 	}
+	return x.commit(t, keep(status, header, x.headers, body), header)
 }
 
 var errHandlerLate = errors.New("bedhttp: the handler ran longer than Config.HandlerTimeout and was rolled back")
@@ -215,54 +194,38 @@ func (x *exchange) keeps(status int, used bool) bool {
 		return x.Keep(status)
 	case status < 400:
 		return used // a router that redirects has done nothing
-	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusRequestTimeout,
-		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
-		return false
-	default:
-		return status < 500
 	}
+	passing := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests}
+	return status < 500 && !slices.Contains(passing, status)
 }
 
-// request returns the handler's request: it has the body again, and a context that the client does
-// not end.
-func (x *exchange) request(t *keyedTx, asked *request) *http.Request {
-	r := x.r.WithContext(asked.in(kept.Within(t.ctx, t.Tx)))
-	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
-	return r
-}
-
-// whyNotBegun is the answer if nothing was begun, and so nothing applied.
-func whyNotBegun(err error, k *kept.Request) problem {
-	if k.Outstanding {
-		return outstanding
-	}
-	return notBegun(err)
-}
-
-func notBegun(err error) problem {
+// notBegun is the answer if nothing was begun, and so nothing applied.
+func notBegun(err error, busy bool) *problem {
 	switch {
+	case busy:
+		return &outstanding
 	case errors.Is(err, bedsql.ErrKeyReused):
-		return reused
+		return &reused
 	case errors.Is(err, bedsql.ErrRowsUnknown):
-		return unreadable
+		return &unreadable
 	case errors.Is(err, dialect.ErrVoided):
-		return undone
+		return &undone
 	case errors.Is(err, errNotBed), bedsql.OutcomeOf(err) == bedsql.OutcomeRefused:
-		return broken
+		return &broken
 	default:
-		return retry
+		return &retry
 	}
 }
 
 // replay sends the answer to an earlier request.
-func (x *exchange) replay(t *keyedTx) {
+func (x *exchange) replay(t *keyedTx) (*problem, error) {
 	r, err := decode(t.kept.Stored)
 	if err != nil {
-		x.answer(x.w, x.r, unreadable, err)
-		return
+		return &unreadable, err
 	}
 	x.land(r)
 	x.resend(r)
+	return nil, nil
 }
 
 // send sends the handler's response.
@@ -271,53 +234,47 @@ func (x *exchange) send(status int, header http.Header, body []byte) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool { return name != encoding })
 	maps.Copy(h, header)
 	h.Set(httpkey.Scope, x.scope)
-	if x.stored {
-		h.Set(httpkey.Kept, httpkey.Yes)
-	}
 	send(x.w, status, body)
 }
 
 // commit commits the rows with the response, and sends it.
-func (x *exchange) commit(t *keyedTx, r *response, header http.Header) {
+func (x *exchange) commit(t *keyedTx, r *response, header http.Header) (*problem, error) {
 	if r.size() > x.MaxResponse {
-		t.rollback()
-		x.answer(x.w, x.r, broken, ErrTooLarge)
-		return
+		return &broken, ErrTooLarge
 	}
 	t.kept.Response = r.encode()
 	err := t.end(t.Commit)
 	switch p := whyNotCommitted(err); {
 	case err == nil:
-		x.committed(t, r)
-		x.send(r.Status, header, r.Body)
+		x.committed(t, r, header)
+		return nil, nil
 	case r.Status >= 400 && (t.kept.Ended || errors.Is(err, sql.ErrTxDone)):
-		x.refuse(r, header)
-	case p == unknown:
-		x.find(t, r, header, err)
+		return x.refuse(r, header)
+	case p == &unknown:
+		return x.find(t, r, header, err)
 	default:
-		x.answer(x.w, x.r, p, err)
+		return p, err
 	}
 }
 
 // whyNotCommitted is the answer to an error of COMMIT.
-func whyNotCommitted(err error) problem {
+func whyNotCommitted(err error) *problem {
 	switch bedsql.OutcomeOf(err) {
 	case bedsql.OutcomeUnknown, bedsql.OutcomeAccepted:
-		return unknown
+		return &unknown
 	case bedsql.OutcomeRefused:
 		if dialect.MistakeOf(err) {
-			return broken
+			return &broken
 		}
-		return refused
+		return &refused
 	default:
-		return retry
+		return &retry
 	}
 }
 
-// committed lets the duplicates go on, and ends the soft transactions whose entries were
-// committed. The job delivers the parts that are not delivered within Wait.
-func (x *exchange) committed(t *keyedTx, r *response) {
-	x.stored = true
+// committed lets the duplicates go on, ends the soft transactions whose entries were committed, and
+// sends the response. The job delivers the parts that are not delivered within Wait.
+func (x *exchange) committed(t *keyedTx, r *response, header http.Header) {
 	x.land(r)
 	if x.undo != nil {
 		x.Counters.Undone.Add(1)
@@ -327,36 +284,32 @@ func (x *exchange) committed(t *keyedTx, r *response) {
 	for _, end := range slices.Backward(t.kept.Ends) {
 		_ = end(ctx) // bedsql has logged it
 	}
+	header.Set(httpkey.Kept, httpkey.Yes)
+	x.send(r.Status, header, r.Body)
 }
 
 // find looks the key up to learn the outcome of an unanswered COMMIT, until Wait is over.
-func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error) {
+func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error) (*problem, error) {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()
-	again, err := x.begin(wait)
-	for pause := jitter.BackOff(10*time.Millisecond, time.Second); err != nil && whyNotBegun(err, again.kept).retry && jitter.Sleep(wait, pause.NextBackOff()); {
-		again, err = x.begin(wait)
+	again, err := x.begin(wait, nil)
+	for pause := jitter.BackOff(10*time.Millisecond, time.Second); err != nil && notBegun(err, again.kept.Outstanding).retry && jitter.Sleep(wait, pause.NextBackOff()); {
+		again, err = x.begin(wait, nil)
 	}
 	switch {
 	case errors.Is(err, dialect.ErrVoided):
-		x.answer(x.w, x.r, undone, errors.Join(cause, err))
-		return
+		return &undone, errors.Join(cause, err)
 	case err != nil:
-		x.answer(x.w, x.r, unknown, errors.Join(cause, err))
-		return
+		return &unknown, errors.Join(cause, err)
 	case again.kept.Answered && !r.is(again.kept.Stored): // it was rolled back, and a duplicate in another process handled since
-		again.rollback()
-		x.replay(again)
-		return
+		return x.replay(again)
 	case again.kept.Answered:
-		again.rollback()
-		x.committed(t, r)
-		x.send(r.Status, header, r.Body)
-		return
+		x.committed(t, r, header)
+		return nil, nil
 	}
 	// The key is free, so the COMMIT never was, and never will be.
 	again.rollback()
-	x.answer(x.w, x.r, retry, cause)
+	return &retry, cause
 }
 
 // encoding is a header that a compressor in front of the middleware may have set.
@@ -365,25 +318,20 @@ const encoding = "Content-Encoding"
 // refuse keeps and sends a handler's 4xx after the database has ended the transaction, for example
 // by an error. There are no rows to share its fate. refuse sends it only after keeping it, because
 // a duplicate in another process may be handled instead.
-func (x *exchange) refuse(r *response, header http.Header) {
+func (x *exchange) refuse(r *response, header http.Header) (*problem, error) {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()
-	t, err := x.begin(wait)
-	if err != nil {
-		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
-		return
-	}
-	if t.kept.Answered { // a duplicate in another process was faster
-		t.rollback()
-		x.replay(t)
-		return
+	t, err := x.begin(wait, nil)
+	switch {
+	case err != nil:
+		return notBegun(err, t.kept.Outstanding), err
+	case t.kept.Answered: // a duplicate in another process was faster
+		return x.replay(t)
 	}
 	t.kept.Response = r.encode()
 	if err := t.end(t.Commit); err != nil {
-		x.answer(x.w, x.r, whyNotCommitted(err), err)
-		return
+		return whyNotCommitted(err), err
 	}
-	x.stored = true
-	x.land(r)
-	x.send(r.Status, header, r.Body)
+	x.committed(t, r, header)
+	return nil, nil
 }

@@ -9,10 +9,7 @@ import (
 
 // flights are the current requests of this process. Their duplicates wait here, and need no
 // connection.
-var flights = struct {
-	mu sync.Mutex
-	of map[flightKey]*flight
-}{of: map[flightKey]*flight{}}
+var flights sync.Map // *flight by flightKey
 
 type flightKey struct {
 	db  *sql.DB
@@ -29,7 +26,6 @@ type flight struct {
 	// is unknown.
 	landed   chan struct{}
 	response *response
-	once     sync.Once
 }
 
 // undoing stands for the fingerprint in the flight of an undo over the key that it undoes.
@@ -39,25 +35,16 @@ const undoing = ""
 // request.
 func board(db *sql.DB, key, fingerprint string, body []byte) (f *flight, leads bool) {
 	at := flightKey{db, key}
-	flights.mu.Lock()
-	defer flights.mu.Unlock()
-	if f = flights.of[at]; f == nil {
-		f = &flight{flightKey: at, fingerprint: fingerprint, body: body, landed: make(chan struct{})}
-		flights.of[at] = f
-		leads = true
-	}
-	return f, leads
+	first, there := flights.LoadOrStore(at, &flight{flightKey: at, fingerprint: fingerprint, body: body, landed: make(chan struct{})})
+	return first.(*flight), !there
 }
 
 // land ends a flight with the kept response; the first call counts.
 func (f *flight) land(kept *response) {
-	f.once.Do(func() {
-		flights.mu.Lock()
-		delete(flights.of, f.flightKey)
-		flights.mu.Unlock()
+	if flights.CompareAndDelete(f.flightKey, f) {
 		f.response = kept
 		close(f.landed)
-	})
+	}
 }
 
 // maxAtOnce is how many requests of one client a process handles, waiting ones included. Other

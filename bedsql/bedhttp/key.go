@@ -15,8 +15,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/bedsql/bed/internal/httpkey"
 )
 
 const maxKey = 255
@@ -30,12 +28,9 @@ var (
 	plain = regexp.MustCompile(`^[ !#-+\--~][ -+\--~]*$`)
 )
 
-// keyOf reads the key of a request. given means that there is a key header, however malformed. The
-// error is for the client.
-func keyOf(h http.Header) (key string, given bool, err error) { return keyIn(h, httpkey.Key) }
-
-// keyIn reads a key from the header name.
-func keyIn(h http.Header, name string) (key string, given bool, err error) {
+// keyOf reads a key from the header name. given means that there is such a header, however malformed.
+// The error is for the client.
+func keyOf(h http.Header, name string) (key string, given bool, err error) {
 	lines := h[name]
 	switch {
 	case len(lines) == 0:

@@ -51,7 +51,7 @@ func TestKeyIsAStructuredFieldStringOrRaw(t *testing.T) {
 		"255 escaped":           {`"` + strings.Repeat(`\"`, 255) + `"`, strings.Repeat(`"`, 255)},
 		"256 quoted":            {`"` + strings.Repeat(`k`, 256) + `"`, refused},
 	} {
-		key, given, err := keyOf(http.Header{httpkey.Key: {c.header}})
+		key, given, err := keyOf(http.Header{httpkey.Key: {c.header}}, httpkey.Key)
 		if !given || (err != nil) != (c.key == refused) || err == nil && key != c.key {
 			t.Errorf("%s: %q is the key %q (%v), given %v", name, c.header, key, err, given)
 		}
@@ -60,24 +60,24 @@ func TestKeyIsAStructuredFieldStringOrRaw(t *testing.T) {
 	for b := range 256 {
 		char := string([]byte{byte(b)})
 		in := b >= 0x20 && b <= 0x7e && b != '"' && b != '\\'
-		if key, _, err := keyOf(http.Header{httpkey.Key: {`" ` + char + ` "`}}); (err == nil) != in || in && key != " "+char+" " {
+		if key, _, err := keyOf(http.Header{httpkey.Key: {`" ` + char + ` "`}}, httpkey.Key); (err == nil) != in || in && key != " "+char+" " {
 			t.Errorf("%#x in a string: %q, %v", b, key, err)
 		}
 		escaped := b == '"' || b == '\\'
-		if key, _, err := keyOf(http.Header{httpkey.Key: {`"\` + char + `"`}}); (err == nil) != escaped || escaped && key != char {
+		if key, _, err := keyOf(http.Header{httpkey.Key: {`"\` + char + `"`}}, httpkey.Key); (err == nil) != escaped || escaped && key != char {
 			t.Errorf("%#x escaped: %q, %v", b, key, err)
 		}
 		raw := b >= 0x20 && b <= 0x7e && b != ','
-		if key, _, err := keyOf(http.Header{httpkey.Key: {"a" + char + "b"}}); (err == nil) != raw || raw && key != "a"+char+"b" {
+		if key, _, err := keyOf(http.Header{httpkey.Key: {"a" + char + "b"}}, httpkey.Key); (err == nil) != raw || raw && key != "a"+char+"b" {
 			t.Errorf("%#x in a raw key: %q, %v", b, key, err)
 		}
 	}
 	for _, lines := range [][]string{{"a", "a"}, {`"a"`, `"b"`}, {"", "a"}} {
-		if _, given, err := keyOf(http.Header{httpkey.Key: lines}); !given || err == nil {
+		if _, given, err := keyOf(http.Header{httpkey.Key: lines}, httpkey.Key); !given || err == nil {
 			t.Errorf("%q: %v", lines, err)
 		}
 	}
-	if _, given, err := keyOf(http.Header{}); given || err != nil {
+	if _, given, err := keyOf(http.Header{}, httpkey.Key); given || err != nil {
 		t.Errorf("no header: given %v, %v", given, err)
 	}
 }
@@ -114,12 +114,12 @@ func FuzzKeyIsPrintableOrRefused(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, header string) {
-		key, _, err := keyOf(http.Header{httpkey.Key: {header}})
+		key, _, err := keyOf(http.Header{httpkey.Key: {header}}, httpkey.Key)
 		if err != nil {
 			return
 		}
 		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
-		if again, _, err := keyOf(http.Header{httpkey.Key: {quoted}}); err != nil || again != key || key == "" || len(key) > maxKey {
+		if again, _, err := keyOf(http.Header{httpkey.Key: {quoted}}, httpkey.Key); err != nil || again != key || key == "" || len(key) > maxKey {
 			t.Errorf("%q is %q, and that quoted is %q, %v", header, key, again, err)
 		}
 	})

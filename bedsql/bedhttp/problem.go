@@ -56,14 +56,25 @@ var (
 	unasked       = problem{Type: "state-unknown", Title: "The state of the write cannot be found out now", Status: http.StatusServiceUnavailable, retry: true, Detail: "Ask again later."}
 )
 
-// answer sends a problem. Its cause goes to OnError.
-func (m *middleware) answer(w http.ResponseWriter, r *http.Request, p problem, cause error) {
-	if cause != nil && m.OnError != nil {
-		m.OnError(r, cause)
-	}
-	m.Counters.count(p)
-	p.Detail += m.expiry
-	p.send(w)
+// because is the problem with a detail.
+func (p problem) because(why string) *problem {
+	p.Detail = why
+	return &p
+}
+
+// answering makes a handler of a function that returns a problem with its cause unless it answers itself. The
+// handler sends the problem, and the cause goes to OnError.
+func (m *middleware) answering(handle func(http.ResponseWriter, *http.Request) (*problem, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, cause := handle(w, r)
+		if cause != nil && m.OnError != nil {
+			m.OnError(r, cause)
+		}
+		if p != nil {
+			m.Counters.count(p)
+			p.because(p.Detail + m.expiry).send(w)
+		}
+	})
 }
 
 func (p problem) send(w http.ResponseWriter) {
@@ -99,8 +110,6 @@ func StatusOf(o bedsql.Outcome) int {
 	return statuses[min(o, bedsql.OutcomeUnknown)]
 }
 
-const mistake = "Nothing of it is applied. The service has made a mistake."
-
 // Error answers an error of a write or an End of bedsql with the status of its outcome
 // (bedsql.OutcomeOf). The answer is a problem without the error's text, which may hold values. A
 // refusal by the service's own mistake (a missing column or table, a syntax error, a missing
@@ -117,7 +126,7 @@ func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: StatusOf(o), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
 	if o == bedsql.OutcomeRefused && (dialect.MistakeOf(err) || errors.Is(err, bedsql.ErrOutsideRequest)) {
-		p.Status, p.Detail = http.StatusInternalServerError, mistake
+		p.Status, p.Detail = http.StatusInternalServerError, "Nothing of it is applied. The service has made a mistake."
 	}
 	q, _ := r.Context().Value(requestKey{}).(*request)
 	if q != nil && q.tx != nil {

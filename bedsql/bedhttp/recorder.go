@@ -24,11 +24,19 @@ var (
 	errReturned = errors.New("bedhttp: the handler has returned")
 )
 
+// connection has what http.ResponseController does with the connection itself. There is no Unwrap, because
+// the receipt would miss anything written to the writer under a recorder.
+type connection interface {
+	SetReadDeadline(at time.Time) error
+	SetWriteDeadline(at time.Time) error
+	EnableFullDuplex() error
+}
+
 // recorder is the http.ResponseWriter of a handler under a key. It is not an http.Flusher, so a
 // handler that asks for a Flusher learns of it.
 type recorder struct {
+	connection
 	limit int
-	under http.ResponseWriter
 
 	mu       sync.Mutex
 	header   http.Header // the handler's
@@ -47,7 +55,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.writeHeader(status)
 }
 
-// writeHeader is for WriteHeader. Informational responses (1xx) are not sent.
+// writeHeader is for WriteHeader; the first call counts. Informational responses (1xx) are not sent.
 func (r *recorder) writeHeader(status int) {
 	switch {
 	case r.status != 0 || r.returned:
@@ -63,9 +71,7 @@ func (r *recorder) writeHeader(status int) {
 func (r *recorder) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.status == 0 {
-		r.writeHeader(http.StatusOK)
-	}
+	r.writeHeader(http.StatusOK)
 	switch {
 	case r.returned:
 		return 0, errReturned
@@ -81,26 +87,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 // FlushError and Hijack return ErrBuffered.
 func (r *recorder) FlushError() error { return ErrBuffered }
 
-// Hijack implements http.Hijacker.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrBuffered }
-
-// The deadlines and full duplex belong to the connection, for http.ResponseController. There is no
-// Unwrap, because the receipt would miss anything written to the writer under r.
-
-// SetReadDeadline is for http.ResponseController.
-func (r *recorder) SetReadDeadline(at time.Time) error {
-	return http.NewResponseController(r.under).SetReadDeadline(at)
-}
-
-// SetWriteDeadline is for http.ResponseController.
-func (r *recorder) SetWriteDeadline(at time.Time) error {
-	return http.NewResponseController(r.under).SetWriteDeadline(at)
-}
-
-// EnableFullDuplex is for http.ResponseController.
-func (r *recorder) EnableFullDuplex() error {
-	return http.NewResponseController(r.under).EnableFullDuplex()
-}
 
 // end returns the response after the handler has returned. Later writes fail.
 func (r *recorder) end() (status int, header http.Header, body []byte, err error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -44,11 +45,6 @@ func (r *response) size() (n int) {
 		n += len(l.Name) + len(l.Value)
 	}
 	return n + len(r.Body)
-}
-
-// has reports whether a header is kept.
-func (r *response) has(name string) bool {
-	return slices.ContainsFunc(r.Header, func(l headerLine) bool { return l.Name == name })
 }
 
 func (r *response) encode() json.RawMessage {
@@ -99,14 +95,10 @@ func send(w http.ResponseWriter, status int, body []byte) {
 // finish completes the headers of a whole response: a length, a type, and no header about another
 // way of sending or of the middleware's own.
 func finish(method string, status int, h http.Header, body []byte) []byte {
-	for name := range h {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			delete(h, name)
-		}
-	}
-	for _, name := range []string{"Trailer", "Transfer-Encoding", httpkey.Replayed, httpkey.Undone, httpkey.Scope, httpkey.Kept} {
-		h.Del(name)
-	}
+	own := []string{"Trailer", "Transfer-Encoding", httpkey.Replayed, httpkey.Undone, httpkey.Scope, httpkey.Kept}
+	maps.DeleteFunc(h, func(name string, _ []string) bool {
+		return strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(own, name)
+	})
 	if !hasBody(status) {
 		h.Del("Content-Length")
 		return nil
@@ -114,17 +106,15 @@ func finish(method string, status int, h http.Header, body []byte) []byte {
 	if _, typed := h["Content-Type"]; !typed && len(body) > 0 && h.Get(encoding) == "" {
 		h.Set("Content-Type", http.DetectContentType(body))
 	}
-	switch {
-	case method != http.MethodHead:
-		h.Set("Content-Length", strconv.Itoa(len(body)))
-		return body
-	case len(body) > 0:
+	if method != http.MethodHead || len(body) > 0 {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
-	return nil
+	if method == http.MethodHead {
+		return nil
+	}
+	return body
 }
 
-// hasBody reports whether a response of that status may have a body.
 func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/bedsql/bed/internal/httpkey"
 )
 
-// middleware is the result of New.
 type middleware struct {
 	Config
 	methods map[string]bool
@@ -64,14 +63,14 @@ func (q *request) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, requestKey{}, q)
 }
 
-func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	key, given, err := keyOf(r.Header)
+// handle runs next, under a key if the request has one.
+func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Handler) (*problem, error) {
+	key, given, err := keyOf(r.Header, httpkey.Key)
 	under := Key(r.Context()) != ""
 	undo, bad := m.undoOf(r, key)
 	switch {
 	case bad != nil:
-		m.answer(w, r, *bad, nil)
-		return
+		return bad, nil
 	case undo == nil && (!m.methods[r.Method] || under || !given && !m.Required):
 		q := r
 		if !under {
@@ -79,49 +78,41 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		}
 		defer handOver(q, r)
 		next.ServeHTTP(w, q)
-		return
+		return nil, nil
 	case !given:
-		m.answer(w, r, missing, nil)
-		return
+		return &missing, nil
 	case err != nil:
-		p := malformed
-		p.Detail = err.Error()
-		m.answer(w, r, p, nil)
-		return
+		return malformed.because(err.Error()), nil
 	}
 	client := m.Client(r)
 	if client == "" {
-		m.answer(w, r, noClient, nil)
-		return
+		return &noClient, nil
 	}
 	leave, ok := enter(m.DB, m.Service, client)
 	if !ok {
-		m.answer(w, r, crowded, nil)
-		return
+		return &crowded, nil
 	}
 	defer leave()
 	wait, cancel := context.WithTimeout(r.Context(), m.Wait)
 	home, err := m.home.of(wait, m.DB)
 	cancel()
 	if err != nil {
-		m.answer(w, r, notBegun(err), err)
-		return
+		return notBegun(err, false), err
 	}
 	x := &exchange{middleware: m, w: w, r: r, next: next, client: client, given: key, key: scoped(m.Service, client, key), undo: undo, scope: m.scopeIn(home, client)}
 	w.Header().Set(httpkey.Scope, x.scope)
 	if meant := r.Header[httpkey.Scope]; undo == nil && len(meant) > 0 && !slices.Equal(meant, []string{x.scope}) {
-		m.answer(w, r, otherScope, nil)
-		return
+		return &otherScope, nil
 	}
-	var p problem
-	if x.body, p, err = m.body(r); err != nil {
-		m.answer(w, r, p, err)
-		return
+	body, p, err := m.body(r)
+	if err != nil {
+		return p, err
 	}
-	if x.fingerprint = m.fingerprintOf(r, x.body); undo != nil {
-		x.fingerprint = digest([]byte(httpkey.Undoes), []byte(undo.key), []byte(x.fingerprint))
+	if x.body, x.fingerprint = body, m.fingerprintOf(r, body); undo != nil {
+		undo.Key = scoped(m.Service, client, undo.given)
+		x.fingerprint = digest([]byte(httpkey.Undoes), []byte(undo.given), []byte(x.fingerprint))
 	}
-	x.run()
+	return x.run()
 }
 
 // handOver copies the results of the inner request to the outer one: the files of a form, which
@@ -152,19 +143,19 @@ var errRead = errors.New("bedhttp: the request's body was read before it reached
 var errBodyLarge = errors.New("bedhttp: the request's body is larger than Config.MaxBody, or than http.MaxBytesReader lets it be")
 
 // body reads the request's body as it arrives. On an error it returns the problem to answer with.
-func (m *middleware) body(r *http.Request) ([]byte, problem, error) {
+func (m *middleware) body(r *http.Request) ([]byte, *problem, error) {
 	if r.Body == nil {
-		return nil, problem{}, nil
+		return nil, nil, nil
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, m.MaxBody+1))
 	var limit *http.MaxBytesError
 	switch {
 	case errors.As(err, &limit), int64(len(body)) > m.MaxBody:
-		return nil, bodyLarge, errBodyLarge
+		return nil, &bodyLarge, errBodyLarge
 	case err != nil:
-		return nil, bodyBroken, err
+		return nil, &bodyBroken, err
 	case len(r.PostForm) == 0 && r.MultipartForm == nil && r.ContentLength > int64(len(body)) && fmt.Sprintf("%T", r.Body) == "*http.body":
-		return nil, broken, errRead // the server's own, of which a part is gone
+		return nil, &broken, errRead // the server's own, of which a part is gone
 	}
-	return body, problem{}, nil
+	return body, nil, nil
 }

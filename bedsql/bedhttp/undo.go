@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,8 @@ import (
 
 // undo is a request's wish to undo another one of its client, and the decision about it.
 type undo struct {
-	key     string // the other's
+	kept.Undo
+	given   string // the other's key
 	scope   string
 	sent    time.Time
 	applied bool
@@ -43,19 +45,17 @@ func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
 	case !m.Undo(r):
 		return nil, &undoForbidden
 	}
-	u := &undo{}
-	why := ""
-	var given bool
-	var err error
+	other, given, err := keyOf(h, httpkey.Undoes)
+	u, why := &undo{given: other}, ""
 	scopes, sent, applied := h[httpkey.Scope], h[httpkey.Sent], h[httpkey.Applied]
-	switch u.key, given, err = keyIn(h, httpkey.Undoes); {
+	switch {
 	case !given:
 		why = "The Idempotency-Undoes header is missing."
 	case err != nil:
 		why = err.Error()
 	case !m.methods[r.Method]:
 		why = "The method " + r.Method + " carries no Idempotency-Key, under which a request could be undone once."
-	case u.key == key:
+	case other == key:
 		why = "A request cannot undo itself: Idempotency-Undoes needs a key other than Idempotency-Key."
 	case len(scopes) != 1 || scopes[0] == "":
 		why = "It needs one Idempotency-Scope header, with the scope of the request to undo."
@@ -70,9 +70,7 @@ func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
 		}
 	}
 	if why != "" {
-		p := malformedUndo
-		p.Detail = why
-		return nil, &p
+		return nil, malformedUndo.because(why)
 	}
 	return u, nil
 }
@@ -111,21 +109,19 @@ func (x *exchange) decide(ctx context.Context, found kept.Undone) (void bool) {
 // decideApplied is decide for a request with a stored response.
 func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
 	u := x.undo
-	r, err := decode(found.Response())
+	r, err := decode(found.Answer.Response)
 	switch {
 	case err != nil:
 		u.problem, u.cause = &unreadable, err
-	case r.has(httpkey.Undone):
-		p := malformedUndo
-		p.Detail = "Idempotency-Undoes names a request that undoes another one."
-		u.problem = &p
+	case slices.ContainsFunc(r.Header, func(l headerLine) bool { return l.Name == httpkey.Undone }):
+		u.problem = malformedUndo.because("Idempotency-Undoes names a request that undoes another one.")
 	case r.Status < 300 && found.Answer.Undoable:
 		u.undone = httpkey.Done
 		if len(found.Answer.Entries) == 0 {
 			return
 		}
 		// The writes of the undo would overtake an entry in the log.
-		if waiting, err := x.over.Waiting(ctx, found.Answer.Entries); err != nil {
+		if waiting, err := u.Waiting(ctx, found.Answer.Entries); err != nil {
 			u.undone, u.problem, u.cause = "", &retry, err
 		} else if waiting {
 			u.undone, u.problem = "", &outstanding
@@ -141,7 +137,7 @@ func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
 // key's flight: the others then wait without a connection. It returns false if Wait is over.
 func (x *exchange) leadOver(wait context.Context) bool {
 	for {
-		f, leads := board(x.DB, scoped(x.Service, x.client, x.undo.key), undoing, nil)
+		f, leads := board(x.DB, x.undo.Key, undoing, nil)
 		if leads {
 			x.undoes = f
 			return true
@@ -154,23 +150,17 @@ func (x *exchange) leadOver(wait context.Context) bool {
 	}
 }
 
-// decided answers an undo that needs no handler. It returns false for any other request.
-func (x *exchange) decided(t *keyedTx) bool {
-	switch u := x.undo; {
-	case u == nil || u.undone == httpkey.Done:
-		return false
-	case u.problem != nil:
-		t.rollback()
-		x.land(nil)
-		x.answer(x.w, x.r, *u.problem, u.cause)
-	default:
-		body, _ := json.Marshal(map[string]string{"undone": u.undone})
-		h := http.Header{"Content-Type": {"application/json"}, httpkey.Undone: {u.undone}}
-		body = finish(x.r.Method, http.StatusOK, h, append(body, '\n'))
-		h.Set(httpkey.Undone, u.undone)
-		x.commit(t, keep(http.StatusOK, h, x.headers, body), h)
+// decided ends an undo that needs no handler.
+func (x *exchange) decided(t *keyedTx) (*problem, error) {
+	u := x.undo
+	if u.problem != nil {
+		return u.problem, u.cause
 	}
-	return true
+	body, _ := json.Marshal(map[string]string{"undone": u.undone})
+	h := http.Header{"Content-Type": {"application/json"}}
+	body = finish(x.r.Method, http.StatusOK, h, append(body, '\n'))
+	h.Set(httpkey.Undone, u.undone)
+	return x.commit(t, keep(http.StatusOK, h, x.headers, body), h)
 }
 
 // scopeIn is the scope of a client's keys in the database that home identifies.
@@ -219,11 +209,11 @@ func (h *home) ask(ctx context.Context, db *sql.DB) (string, error) {
 	if err != nil && ctx.Err() == nil { // a connection that broke, or another process making the identity
 		text, err = kept.Home(ctx, db)
 	}
-	if err == nil && text == "" {
-		err = errNotBed
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
+	case text == "":
+		return "", errNotBed
 	}
 	h.known.Store(&text)
 	return text, nil
@@ -246,21 +236,19 @@ func Scope(cfg Config) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return http.HandlerFunc(m.serveScope), nil
+	return m.answering(m.serveScope), nil
 }
 
-func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) {
+func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) (*problem, error) {
 	client := m.Client(r)
 	if client == "" {
-		m.answer(w, r, noClient, nil)
-		return
+		return &noClient, nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), m.Wait)
 	defer cancel()
 	home, err := m.home.ask(ctx, m.DB)
 	if err != nil {
-		m.answer(w, r, notBegun(err), err)
-		return
+		return notBegun(err, false), err
 	}
 	seconds := int64(m.retention / time.Second)
 	said := struct {
@@ -276,4 +264,5 @@ func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) {
 	h.Set(httpkey.Retention, strconv.FormatInt(seconds, 10))
 	text, _ := json.Marshal(said)
 	send(w, http.StatusOK, append(text, '\n'))
+	return nil, nil
 }

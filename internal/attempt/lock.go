@@ -45,12 +45,9 @@ func LockReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx d
 		out.OnReceipt = out.Class.Later() && dberr.Of(err).Contended()
 		return out, nil
 	}
-	l := &Locked{Inserted: Text(rows[0][1]) == u.ID, Void: Number(rows[0][0]) != 0, Now: time.UnixMilli(Number(rows[0][3]))}
+	l := &Locked{Inserted: Text(rows[0][1]) == u.ID, Void: Number(rows[0][0]) != 0, Now: time.UnixMilli(Number(rows[0][3])), Identity: identityIn(of)}
 	if !l.Void {
 		l.Result = Text(rows[0][2])
-	}
-	if len(of) > 0 {
-		l.Identity = Text(of[0][0])
 	}
 	return Outcome{}, l
 }

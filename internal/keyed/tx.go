@@ -75,14 +75,11 @@ func (w *Write) Claim(ctx context.Context, d *dialect.Dialect, conn driver.Conn,
 			out = attempt.Outcome{Class: dialect.Refused, Err: err}
 		}
 	}
+	if out.Err == nil && keep != nil && keep.Undo != nil && !t.Replays() {
+		out = t.undo(ctx, d, conn, inner, r)
+	}
 	switch {
 	case keep == nil:
-	case out.Err == nil && keep.Undo != nil && !t.Replays():
-		if out = t.undo(ctx, d, conn, inner, r); out.Err == nil {
-			keep.Begun = true
-			break
-		}
-		fallthrough
 	case out.Err != nil:
 		keep.Outstanding = out.OnReceipt || ctx.Err() != nil
 	default:
@@ -180,13 +177,11 @@ func (t *Tx) Deliver(ctx context.Context, d *besteffort.InFlight) error {
 
 // Store stores the answer with the receipt of u, the transaction's unit, before COMMIT.
 func (t *Tx) Store(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r attempt.Receipts) attempt.Outcome {
-	if t.Kept != nil {
-		if t.answer.Response = t.Kept.Response; t.Kept.Response == nil {
+	if k := t.Kept; k != nil {
+		if k.Response == nil {
 			return attempt.Outcome{Class: dialect.Refused, Err: errNoResponse}
 		}
-	}
-	if t.Kept != nil {
-		t.answer.Undoable, t.answer.Entries = t.Kept.Undoable, t.Kept.Entries
+		t.answer.Response, t.answer.Undoable, t.answer.Entries = k.Response, k.Undoable, k.Entries
 	}
 	out := attempt.Fence(ctx, d, conn, u, r)
 	if out.Err == nil {

@@ -3,8 +3,6 @@ package keyed
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/json"
-	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
@@ -25,24 +23,13 @@ type Undo struct {
 	Home func(identity string) string
 }
 
-// Undone is the receipt of the request to undo.
+// Undone is the locked receipt of the request to undo.
 type Undone struct {
-	// Inserted means that there was none. It is Void now.
-	Inserted, Void bool
-	// Answer is the request's stored answer; nil if it is Void, or unreadable.
-	Answer *attempt.Answer
-	// Now is the time on the database's clock.
-	Now time.Time
+	*attempt.Locked
+	// Answer is the request's stored answer; empty if the receipt is Void, or unreadable.
+	Answer attempt.Answer
 	// Home identifies the table of receipts; empty if it has no identity.
 	Home string
-}
-
-// Response returns the request's response.
-func (u *Undone) Response() json.RawMessage {
-	if u.Answer == nil {
-		return nil
-	}
-	return u.Answer.Response
 }
 
 // undo locks the receipt of the request to undo in the open transaction inner, and decides.
@@ -52,9 +39,9 @@ func (t *Tx) undo(ctx context.Context, d *dialect.Dialect, conn driver.Conn, inn
 	if out.Err != nil {
 		return out
 	}
-	found := Undone{Inserted: locked.Inserted, Void: locked.Void, Now: locked.Now}
-	if !found.Void {
-		found.Answer, _ = attempt.ReadAnswer(locked.Result)
+	found := Undone{Locked: locked}
+	if answer, err := attempt.ReadAnswer(locked.Result); err == nil {
+		found.Answer = *answer
 	}
 	if locked.Identity != "" {
 		found.Home = t.Kept.Undo.Home(locked.Identity)
