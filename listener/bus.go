@@ -65,10 +65,7 @@ func (b *Bus) Subscribe(notify func(Event)) *Subscription {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	subs := []*Subscription{s}
-	if old := b.subs.Load(); old != nil {
-		subs = slices.Concat(*old, subs)
-	}
+	subs := slices.Concat(b.listeners(), []*Subscription{s})
 	b.subs.Store(&subs)
 	go s.run()
 	return s
@@ -76,12 +73,13 @@ func (b *Bus) Subscribe(notify func(Event)) *Subscription {
 
 // Listening reports whether there is a listener, so that a writer need not make unwanted
 // events.
-func (b *Bus) Listening() bool {
-	if b == nil {
-		return false
+func (b *Bus) Listening() bool { return len(b.listeners()) > 0 }
+
+func (b *Bus) listeners() []*Subscription {
+	if b == nil || b.subs.Load() == nil {
+		return nil
 	}
-	subs := b.subs.Load()
-	return subs != nil && len(*subs) > 0
+	return *b.subs.Load()
 }
 
 // SetTraceParent sets the function that names a caller's trace: parent returns the W3C
@@ -119,10 +117,7 @@ func (b *Bus) TraceParent(ctx context.Context) string {
 
 // Publish passes ev to every listener and returns at once.
 func (b *Bus) Publish(ev Event) {
-	if !b.Listening() {
-		return
-	}
-	for _, s := range *b.subs.Load() {
+	for _, s := range b.listeners() {
 		select {
 		case s.events <- ev:
 		default:
@@ -140,7 +135,7 @@ func (s *Subscription) Close() {
 	s.close.Do(func() {
 		b := s.bus
 		b.mu.Lock()
-		subs := slices.DeleteFunc(slices.Clone(*b.subs.Load()), func(other *Subscription) bool { return other == s })
+		subs := slices.DeleteFunc(slices.Clone(b.listeners()), func(other *Subscription) bool { return other == s })
 		b.subs.Store(&subs)
 		b.mu.Unlock()
 		close(s.quit)

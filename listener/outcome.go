@@ -97,29 +97,23 @@ func outcomeOf(err error) (o Outcome, known bool) {
 			return s.outcome, true
 		}
 	}
-	several, _ := err.(interface{ Unwrap() []error })
-	if several == nil { // else its text may begin with that of one of several
-		if o, known := ofText(err.Error()); known {
-			return o, true
+	causes := []error{errors.Unwrap(err)}
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		causes = several.Unwrap() // and its text may begin with that of one of them
+	} else if o, known := ofText(err.Error()); known {
+		return o, true
+	}
+	var inside []Outcome
+	for _, cause := range causes {
+		if cause == nil {
+			continue
 		}
-		if cause := errors.Unwrap(err); cause != nil {
-			if o, known := outcomeOf(cause); known {
-				return o, true
-			}
+		if o, known := outcomeOf(cause); known {
+			inside = append(inside, o)
 		}
-	} else {
-		var inside []Outcome
-		for _, cause := range several.Unwrap() {
-			if cause == nil {
-				continue
-			}
-			if o, known := outcomeOf(cause); known {
-				inside = append(inside, o)
-			}
-		}
-		if len(inside) > 0 {
-			return together(inside), true
-		}
+	}
+	if len(inside) > 0 {
+		return together(inside), true
 	}
 	class := dialect.ClassOf(err)
 	return ofClass(class), class != dialect.Unknown
@@ -138,17 +132,13 @@ func together(all []Outcome) Outcome {
 		return OutcomeUnknown
 	case has[OutcomePartlyRefused] || kept && not:
 		return OutcomePartlyRefused
-	case has[OutcomeAccepted]:
-		return OutcomeAccepted
-	case has[OutcomeRefused]:
-		return OutcomeRefused
-	case has[OutcomeCompensated]:
-		return OutcomeCompensated
-	case has[OutcomeNotAccepted]:
-		return OutcomeNotAccepted
-	default:
-		return OutcomeDelivered
 	}
+	for _, o := range []Outcome{OutcomeAccepted, OutcomeRefused, OutcomeCompensated, OutcomeNotAccepted} {
+		if has[o] {
+			return o
+		}
+	}
+	return OutcomeDelivered
 }
 
 func ofClass(c dialect.Class) Outcome {

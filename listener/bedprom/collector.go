@@ -15,8 +15,7 @@ import (
 // Collector counts events. It is a prometheus.Collector: register it with the metrics of the
 // process. Safe for concurrent use.
 type Collector struct {
-	sub *listener.Subscription
-	// events holds the metrics.
+	sub    *listener.Subscription
 	events *prometheus.Registry
 }
 
