@@ -64,16 +64,6 @@ func (s *slowly) class(text string) string {
 	return fmt.Sprint("class ", maphash.String(s.seed, text)%classes)
 }
 
-// lane returns the turns of a name.
-func (s *slowly) lane(name string) turns {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lanes[name] == nil {
-		s.lanes[name] = make(turns, s.free)
-	}
-	return s.lanes[name]
-}
-
 // turn waits for the right to compare a user's password; done ends the turn. Unknown users share
 // the empty name, and so the turns of one user. It returns errTooMany after too long a wait.
 func (s *slowly) turn(ctx context.Context, from, user string) (done func(), err error) {
@@ -87,7 +77,12 @@ func (s *slowly) turn(ctx context.Context, from, user string) (done func(), err 
 	}
 	address := s.class(from)
 	for _, name := range []string{address + " " + user, address, ""} {
-		t := s.lane(name)
+		s.mu.Lock()
+		if s.lanes[name] == nil {
+			s.lanes[name] = make(turns, s.free)
+		}
+		t := s.lanes[name]
+		s.mu.Unlock()
 		select {
 		case t <- struct{}{}:
 			taken = append(taken, t)
