@@ -123,14 +123,6 @@ func (w *Undo) Locate(unit, place, session string) (found bool) {
 	return found
 }
 
-// clone returns a copy with its own parts.
-func (w *Undo) clone() *Undo {
-	if w == nil {
-		return nil
-	}
-	return &Undo{Parts: slices.Clone(w.Parts), Cause: w.Cause}
-}
-
 // Start starts the compensation k. left reports whether a forward unit is still in the log. One that
 // had a place and is gone was delivered.
 func (k *Unit) Start(cause string, left func(unit string) bool) {

@@ -156,43 +156,25 @@ func appendUint[T uint | uint8 | uint16 | uint32 | uint64](b []byte, v T) []byte
 	return strconv.AppendUint(b, uint64(v), 10)
 }
 
-// Go's own NaNs are written as "NaN", others with their bits.
-var (
-	nan64 = math.Float64bits(math.NaN())
-	nan32 = math.Float32bits(float32(math.NaN()))
-)
-
 func appendFloat64(b []byte, v float64) []byte {
-	if math.IsNaN(v) {
-		return appendNaN(b, math.Float64bits(v), nan64)
-	}
-	return appendFloat(b, v, 64)
+	return appendFloat(b, v, 64, math.Float64bits(v), math.Float64bits(math.NaN()))
 }
 
 func appendFloat32(b []byte, v float32) []byte {
-	if v != v {
-		return appendNaN(b, uint64(math.Float32bits(v)), uint64(nan32))
-	}
-	return appendFloat(b, float64(v), 32)
-}
-
-func appendNaN(b []byte, bits, usual uint64) []byte {
-	b = append(b, `"NaN`...)
-	if bits != usual {
-		b = strconv.AppendUint(append(b, ':'), bits, 16)
-	}
-	return append(b, '"')
+	return appendFloat(b, float64(v), 32, uint64(math.Float32bits(v)), uint64(math.Float32bits(float32(math.NaN()))))
 }
 
 // appendFloat always writes a point or an exponent, so that a float64 never looks like an
-// int64.
-func appendFloat(b []byte, v float64, bits int) []byte {
-	if math.IsInf(v, 0) {
-		b = append(b, '"')
-		b = strconv.AppendFloat(b, v, 'g', -1, bits)
+// int64. It writes the usual NaN, Go's own, as "NaN", others with their pattern.
+func appendFloat(b []byte, v float64, bits int, pattern, usual uint64) []byte {
+	switch abs := math.Abs(v); {
+	case math.IsNaN(v) && pattern != usual:
+		b = strconv.AppendUint(append(b, `"NaN:`...), pattern, 16)
 		return append(b, '"')
-	}
-	if abs := math.Abs(v); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
+	case math.IsNaN(v), math.IsInf(v, 0):
+		b = strconv.AppendFloat(append(b, '"'), v, 'g', -1, bits)
+		return append(b, '"')
+	case abs != 0 && (abs < 1e-6 || abs >= 1e21):
 		return strconv.AppendFloat(b, v, 'e', -1, bits)
 	}
 	from := len(b)
@@ -661,17 +643,14 @@ func decodeText(raw json.RawMessage) (string, error) {
 }
 
 func decodeBytes(raw json.RawMessage) ([]byte, error) {
-	switch raw[0] {
-	case 'n':
+	if raw[0] == 'n' {
 		return nil, nil
-	case '{':
-		return decodeBase64(raw)
 	}
 	s, err := decodeText(raw)
 	if err != nil {
 		return nil, err
 	}
-	return append([]byte{}, s...), nil
+	return []byte(s), nil
 }
 
 func decodeBase64(raw json.RawMessage) ([]byte, error) {

@@ -9,13 +9,13 @@ import (
 // Requirement is the number of rows that a statement must change; the zero value requires
 // nothing. Requirements are comparable by ==.
 type Requirement struct {
-	op byte
+	op string
 	n  int64
 }
 
 const (
-	exactly = '='
-	atLeast = '>'
+	exactly = "="
+	atLeast = ">="
 )
 
 // Exactly requires n rows, from 0.
@@ -30,7 +30,7 @@ func AtLeast(n int64) Requirement {
 }
 
 // Given reports whether r requires anything.
-func (r Requirement) Given() bool { return r.op != 0 }
+func (r Requirement) Given() bool { return r.op != "" }
 
 // Rows returns the required number of rows; more reports whether a greater number is also
 // met.
@@ -50,31 +50,26 @@ func (r Requirement) Met(n int64) bool {
 
 // String describes the requirement, as "exactly 1 row"; empty for the zero value.
 func (r Requirement) String() string {
-	rows := "rows"
+	if !r.Given() {
+		return ""
+	}
+	how, rows := "exactly", "rows"
+	if r.op == atLeast {
+		how = "at least"
+	}
 	if r.n == 1 {
 		rows = "row"
 	}
-	switch r.op {
-	case exactly:
-		return fmt.Sprintf("exactly %d %s", r.n, rows)
-	case atLeast:
-		return fmt.Sprintf("at least %d %s", r.n, rows)
-	default:
-		return ""
-	}
+	return fmt.Sprintf("%s %d %s", how, r.n, rows)
 }
 
 // Sign returns the requirement in the log's notation, "=1" or ">=1"; empty for the zero
 // value.
 func (r Requirement) Sign() string {
-	switch r.op {
-	case exactly:
-		return "=" + strconv.FormatInt(r.n, 10)
-	case atLeast:
-		return ">=" + strconv.FormatInt(r.n, 10)
-	default:
+	if !r.Given() {
 		return ""
 	}
+	return r.op + strconv.FormatInt(r.n, 10)
 }
 
 // ReadRequirement reverses Sign.

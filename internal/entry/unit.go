@@ -174,7 +174,9 @@ func (u *Unit) Contend(v Verdict) {
 func (u *Unit) Clone() *Unit {
 	c := *u
 	c.Statements = append([]Statement(nil), u.Statements...)
-	c.Undo = u.Undo.clone()
+	if u.Undo != nil {
+		c.Undo = &Undo{Parts: slices.Clone(u.Undo.Parts), Cause: u.Undo.Cause}
+	}
 	c.Order = append([]Order(nil), u.Order...)
 	c.After = append([]string(nil), u.After...)
 	return &c
