@@ -13,7 +13,7 @@ import (
 type Renew func(ctx context.Context, lease time.Duration, units ...*entry.Unit) (lost []*entry.Unit, err error)
 
 // Renewer renews the leases of units during the work on them. A unit that is kept for less
-// than a third of its lease costs only a place in a list; a goroutine exists only while
+// than a third of its lease costs only a place in a map; a goroutine exists only while
 // renewals are being sent. It is safe for concurrent use. It needs no closing: it is idle
 // without kept leases.
 type Renewer struct {
@@ -21,7 +21,7 @@ type Renewer struct {
 	lease  time.Duration
 
 	mu    sync.Mutex
-	ring  Kept // all that are kept
+	kept  map[*Kept]bool
 	armed bool // a timer is set, or renewals are being sent
 	stop  context.CancelFunc
 }
@@ -34,8 +34,7 @@ type Kept struct {
 	lost     bool
 	// untaken is set before the log knows of a lease; the unit's deadline then stays zero. The
 	// first renewal takes the lease.
-	untaken    bool
-	prev, next *Kept
+	untaken bool
 }
 
 // The renewer's times, as fractions of the lease.
@@ -50,9 +49,7 @@ const shortest = time.Millisecond
 
 // NewRenewer returns a renewer that extends leases to lease from the moment of each renewal.
 func NewRenewer(extend Renew, lease time.Duration) *Renewer {
-	r := &Renewer{extend: extend, lease: max(lease, shortest)}
-	r.ring.prev, r.ring.next = &r.ring, &r.ring
-	return r
+	return &Renewer{extend: extend, lease: max(lease, shortest), kept: map[*Kept]bool{}}
 }
 
 // Keep keeps the lease of u from running out until it is released. The caller must own u
@@ -61,8 +58,8 @@ func NewRenewer(extend Renew, lease time.Duration) *Renewer {
 func (r *Renewer) Keep(u *entry.Unit) *Kept {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k := &Kept{renewer: r, unit: u, deadline: u.Lease.Deadline, prev: r.ring.prev, next: &r.ring}
-	k.prev.next, k.next.prev = k, k
+	k := &Kept{renewer: r, unit: u, deadline: u.Lease.Deadline}
+	r.kept[k] = true
 	if !r.armed {
 		r.armed = true
 		time.AfterFunc(r.lease/renewTick, r.renew)
@@ -91,15 +88,14 @@ func (k *Kept) Release() {
 	r := k.renewer
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k.next == nil {
+	if !r.kept[k] {
 		return
 	}
 	if !k.untaken {
 		k.unit.Lease.Deadline = k.deadline
 	}
-	k.prev.next, k.next.prev = k.next, k.prev
-	k.prev, k.next = nil, nil
-	if r.ring.next == &r.ring && r.stop != nil {
+	delete(r.kept, k)
+	if len(r.kept) == 0 && r.stop != nil {
 		r.stop()
 	}
 }
@@ -127,7 +123,7 @@ func (k *Kept) Refresh() {
 	}
 	k.renewer.mu.Lock()
 	defer k.renewer.mu.Unlock()
-	if k.next != nil && !k.untaken {
+	if k.renewer.kept[k] && !k.untaken {
 		k.unit.Lease.Deadline = k.deadline
 	}
 }
@@ -146,7 +142,7 @@ func (r *Renewer) renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stop = nil
-	if r.ring.next == &r.ring {
+	if len(r.kept) == 0 {
 		r.armed = false
 		return
 	}
@@ -158,13 +154,17 @@ func (r *Renewer) renew() {
 func (r *Renewer) due() (due []*Kept, shadows []*entry.Unit, ctx context.Context, cancel context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for k := r.ring.next; k != &r.ring; k = k.next {
+	for k := range r.kept {
 		// After the deadline the unit may still be free, but its owner may already know that it is
 		// lost.
 		k.lost = k.lost || entry.Lease{Deadline: k.deadline}.Over()
 		if !k.lost && time.Until(k.deadline) <= r.lease*2/3 {
 			due = append(due, k)
-			shadows = append(shadows, k.shadow())
+			u := k.unit // stays its owner's alone
+			shadows = append(shadows, &entry.Unit{
+				ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, Statements: u.Statements,
+				Lease: entry.Lease{Token: u.Lease.Token, Deadline: k.deadline},
+			})
 		}
 	}
 	if len(due) > 0 {
@@ -172,16 +172,6 @@ func (r *Renewer) due() (due []*Kept, shadows []*entry.Unit, ctx context.Context
 		r.stop = cancel
 	}
 	return due, shadows, ctx, cancel
-}
-
-// shadow returns a copy of the unit for the store to write to, so that the unit itself stays
-// its owner's alone.
-func (k *Kept) shadow() *entry.Unit {
-	u := k.unit
-	return &entry.Unit{
-		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, Statements: u.Statements,
-		Lease: entry.Lease{Token: u.Lease.Token, Deadline: k.deadline},
-	}
 }
 
 // renewed applies the store's answer. After an error the store may have moved the deadlines
