@@ -98,10 +98,7 @@ func (j *Journal) TellOff(warn func(args ...any), needless ...string) {
 	for _, table := range Tables {
 		j.mu.Lock()
 		r := j.off[table]
-		tell := r != nil && !r.told
-		if tell && slices.Contains(needless, table) && dberr.Of(r.err).Denied() {
-			tell = false
-		}
+		tell := r != nil && !r.told && !(slices.Contains(needless, table) && dberr.Of(r.err).Denied())
 		if tell {
 			r.told = true
 		}
