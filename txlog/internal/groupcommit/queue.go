@@ -102,12 +102,11 @@ type Queue[T any] struct {
 	closed  bool
 	queue   []*Request[T]
 	rows    int // in the queue
-	queuing int // callers that queued and have no outcome yet
 	flights []*flight
 	watched bool      // a timer looks for stalled writes
 	measure time.Time // when to measure the round trip again
-	pings   sync.WaitGroup
-	idle    chan struct{} // not nil while Close waits; closed when nothing is left
+
+	work, pings sync.WaitGroup // work counts callers and flights
 }
 
 // New returns a queue in front of write.
@@ -129,6 +128,8 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 		q.mu.Unlock()
 		return false, ErrClosed
 	}
+	q.work.Add(1)
+	defer q.work.Done()
 	now := time.Now()
 	if r.End = now.Add(r.For); r.End.Before(r.Until) {
 		r.End = r.Until
@@ -140,7 +141,7 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 			answered := false
 			defer func() { // also after a panic
 				if next, group := q.land(f, answered); next != nil {
-					go q.fly(next, group)
+					q.work.Go(func() { q.fly(next, group) })
 				}
 			}()
 			inDoubt, err := q.alone(r)
@@ -151,19 +152,12 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 	r.done = make(chan struct{}, 1)
 	q.queue = append(q.queue, r)
 	q.rows += r.Rows
-	q.queuing++
 	q.watch()
 	if q.rows >= crowd {
 		q.dispatch(now)
 	}
 	q.measureTrip(now)
 	q.mu.Unlock()
-	defer func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.queuing--
-		q.rest()
-	}()
 	return q.wait(r)
 }
 
@@ -271,7 +265,7 @@ func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) 
 	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if ok {
+	if ok && q.limit.min < q.limit.max {
 		q.limit.write.saw(now.Sub(f.began), now)
 	}
 	q.flights = slices.DeleteFunc(q.flights, func(other *flight) bool { return other == f })
@@ -279,31 +273,22 @@ func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) 
 		next, group = q.depart(now)
 		q.dispatch(now)
 	}
-	q.rest()
 	return next, group
-}
-
-// rest signals Close when the queue is idle.
-func (q *Queue[T]) rest() {
-	if q.idle != nil && q.queuing == 0 && len(q.flights) == 0 {
-		close(q.idle)
-		q.idle = nil
-	}
 }
 
 // Close rejects new writes and waits at most d for the queued ones.
 func (q *Queue[T]) Close(d time.Duration) {
 	q.mu.Lock()
 	q.closed = true
-	idle := make(chan struct{})
-	q.idle = idle
-	q.rest()
 	q.mu.Unlock()
-	late := time.NewTimer(d)
-	defer late.Stop()
+	idle := make(chan struct{})
+	go func() {
+		q.work.Wait()
+		close(idle)
+	}()
 	select {
 	case <-idle:
-	case <-late.C:
+	case <-time.After(d):
 	}
 	q.stop()
 	q.pings.Wait()
@@ -323,7 +308,7 @@ func (q *Queue[T]) dispatch(now time.Time) {
 		if f == nil {
 			return
 		}
-		go q.fly(f, group)
+		q.work.Go(func() { q.fly(f, group) })
 	}
 }
 
@@ -469,9 +454,11 @@ func (q *Queue[T]) Hold() (release func()) {
 	defer q.mu.Unlock()
 	f := &flight{began: time.Now().Add(time.Hour)}
 	q.flights = append(q.flights, f)
+	q.work.Add(1)
 	return func() {
+		defer q.work.Done()
 		if next, group := q.land(f, false); next != nil {
-			go q.fly(next, group)
+			q.work.Go(func() { q.fly(next, group) })
 		}
 	}
 }
