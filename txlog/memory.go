@@ -22,10 +22,8 @@ type Memory struct {
 	mu sync.Mutex
 	// units is nil after Close.
 	units map[string]*Unit
-	// discarded holds the ids of discarded units.
-	discarded map[string]bool
-	// delivered holds the ids of the units that States reports as delivered.
-	delivered map[string]bool
+	// ends holds what States reports of units that are gone.
+	ends map[string]entry.State
 	// schemas maps data sources to the schemas of their receipts.
 	schemas map[string]string
 	// orders maps order keys to their units.
@@ -78,7 +76,7 @@ var _ Storage = (*Memory)(nil)
 // NewMemory makes an empty store. It cannot keep entries of bedsql.WithTx, which are
 // rows in the application's database. For tests of these [Open] the log in that SQLite file.
 func NewMemory() *Memory {
-	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, delivered: map[string]bool{}, orders: map[string]*memoryOrder{}}
+	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, ends: map[string]entry.State{}, orders: map[string]*memoryOrder{}}
 }
 
 // locked calls f with the store locked, unless it is closed or ctx is done.
@@ -169,7 +167,7 @@ func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
 			}
 			m.drop(u.ID)
 			if u.Delivered {
-				m.delivered[u.ID] = true
+				m.ends[u.ID] = cmp.Or(m.ends[u.ID], entry.StateDelivered)
 			}
 		}
 		if len(lost) > 0 {
@@ -351,13 +349,13 @@ func (m *Memory) Get(ctx context.Context, id string) (*Unit, error) {
 func (m *Memory) Complete(ctx context.Context, k *Unit) error {
 	return m.do(ctx, func(time.Time) error {
 		c := m.units[k.ID]
-		if c != nil && c.Compensating() || c == nil && slices.ContainsFunc(k.Undo.Units(), func(id string) bool { return m.discarded[id] }) {
+		if c != nil && c.Compensating() || c == nil && slices.ContainsFunc(k.Undo.Units(), func(id string) bool { return m.ends[id] == entry.StateDiscarded }) {
 			return fmt.Errorf("%w (%s)", ErrCompensated, k.ID)
 		}
 		if c == nil {
 			return fmt.Errorf("%w: group %s", ErrNotFound, k.ID)
 		}
-		m.delivered[k.ID] = true
+		m.ends[k.ID] = cmp.Or(m.ends[k.ID], entry.StateDelivered)
 		for _, id := range k.Undo.Units() {
 			m.drop(id)
 		}
@@ -381,9 +379,9 @@ func (m *Memory) Compensate(ctx context.Context, id string, lease time.Duration,
 		}
 		for _, unit := range k.Undo.Units() {
 			m.drop(unit)
-			m.discarded[unit] = true
+			m.ends[unit] = entry.StateDiscarded
 		}
-		m.discarded[id] = true
+		m.ends[id] = entry.StateDiscarded
 		k.Lease, k.AtOnce, k.NextTry = entry.Lease{}, true, time.Time{}
 		k.Parked, k.Tries, k.InDoubt = false, 0, true
 		if lease > 0 {
@@ -416,7 +414,7 @@ func (m *Memory) Discard(ctx context.Context, id string) error {
 			return fmt.Errorf("%w: entry %s of group %s", ErrGroup, c.ID, c.TransactionID)
 		}
 		m.drop(c.ID)
-		m.discarded[c.ID] = true
+		m.ends[c.ID] = entry.StateDiscarded
 		return nil
 	})
 }
@@ -475,12 +473,8 @@ func (m *Memory) States(ctx context.Context, ids ...string) ([]entry.State, erro
 				states[i] = entry.StateParked
 			case u != nil:
 				states[i] = stateOf(u)
-			case m.discarded[entry.HeadID(id)]:
-				states[i] = entry.StateDiscarded
-			case m.delivered[entry.HeadID(id)]:
-				states[i] = entry.StateDelivered
 			default:
-				states[i] = entry.StateUnknown
+				states[i] = cmp.Or(m.ends[entry.HeadID(id)], entry.StateUnknown)
 			}
 		}
 		return states, nil
