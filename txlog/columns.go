@@ -36,10 +36,10 @@ type row struct {
 func rowOf(u *Unit, i int, settings string) row {
 	text, params := encode(&u.Statements[i])
 	if i == 0 && len(u.After) > 0 {
-		params = wrapAfter(u.After, params)
+		params = wrapList(afterStart, u.After, params)
 	}
 	if i == 0 && len(u.Order) > 0 && u.Order[0].Number != 0 { // else they are still to be issued
-		params = wrapOrder(u.Order, params)
+		params = wrapList(orderStart, u.Order, params)
 	}
 	return row{
 		id: entry.RowID(u.ID, i), source: u.DataSource, text: text, params: params,
@@ -62,9 +62,13 @@ type column struct {
 	time   bool
 	// fixed is the SQL for a value that all new rows share.
 	fixed string
-	// within is the value in a row that is written in a transaction of the application; empty
-	// means the usual value.
-	within within
+	// within is the SQL for a row that is written in a transaction of the application, due at once and
+	// free; empty means the usual value, without the log's time.
+	within string
+	// doubt is set if the value there depends on whether the unit has a receipt. Its owner needs no
+	// lease, so that a job's attempt may run beside its own. Without a receipt, a first attempt that
+	// meets a duplicate key is refused.
+	doubt bool
 	// asID is set if the value usually equals the row's id.
 	asID bool
 	// read takes the value from a unit's first row; nil means that the column is not read.
@@ -97,9 +101,9 @@ var columns = []column{
 		read: func(r *reading, v sql.NullString) { r.unit.Receipt = r.text(v) }},
 	{name: "fingerprint", text: func(r *row) string { return r.fingerprint },
 		read: func(r *reading, v sql.NullString) { r.unit.Fingerprint = r.text(v) }},
-	{name: "in_doubt", fixed: `1`, within: doubtful, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit, turnRows},
+	{name: "in_doubt", fixed: `1`, doubt: true, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.InDoubt = r.number(v) != 0 }},
-	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, within: dueAtOnce, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit, blockUnit},
+	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit, blockUnit},
 		read: func(r *reading, v sql.NullString) { r.next = r.number(v) }},
 	{name: "last_error", fixed: `NULL`, by: []kind{releaseOwned, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.LastError = v.String }},
@@ -107,7 +111,7 @@ var columns = []column{
 		read: func(r *reading, v sql.NullString) { r.unit.Parked = r.number(v) != 0 }},
 	{name: "lease_token", text: func(r *row) string { return r.token }, by: []kind{takeRows, releaseOwned, retryRows, parkRows, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Leased = v.Valid }},
-	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: withoutLease, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit}},
+	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: "NULL", by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit}},
 }
 
 // sqlName is the column's name in a statement, see shape.text.
@@ -182,38 +186,15 @@ func init() {
 	newRows = " SELECT " + list(selected) + " FROM unnest(" + list(arrays) + ") AS r (" + list(aliases) + ")"
 }
 
-// args appends the parameters of newRow. Passing a value to database/sql allocates, so a
-// value equal to the previous row's, or to the id, is passed again.
+// args appends the parameters of newRow.
 func (r *row) args(args []any) []any {
-	last, start := args[max(0, len(args)-rowArgs):], len(args)
-	var number any
 	for i := range columns {
-		c := &columns[i]
-		if !c.isParam() {
-			continue
+		switch c := &columns[i]; {
+		case c.text != nil:
+			args = append(args, c.text(r))
+		case c.number != nil:
+			args = append(args, c.number(r))
 		}
-		var before any
-		if n := len(args) - start; n < len(last) {
-			before = last[n]
-		}
-		if c.text != nil {
-			v := c.text(r)
-			if s, ok := before.(string); ok && s == v {
-				args = append(args, before)
-			} else if c.asID && v == r.id {
-				args = append(args, args[start])
-			} else {
-				args = append(args, v)
-			}
-			continue
-		}
-		v := c.number(r)
-		if n, ok := before.(int64); ok && n == v {
-			number = before
-		} else if n, ok := number.(int64); !ok || n != v {
-			number = v
-		}
-		args = append(args, number)
 	}
 	return args
 }
@@ -335,11 +316,8 @@ func unwrap(text, start, then string) (what, params string, ok, whole bool) {
 	return what, params, true, found && ended
 }
 
-// wrapAfter and wrapOrder return the parameters of a unit's first statement, with the units that it
-// waits for, and with its order keys.
-func wrapAfter(after []string, params string) string      { return wrapList(afterStart, after, params) }
-func wrapOrder(order []entry.Order, params string) string { return wrapList(orderStart, order, params) }
-
+// wrapList returns the parameters of a unit's first statement with a list: the units that it waits for
+// (afterStart), or its order keys (orderStart).
 func wrapList[T any](start string, list []T, params string) string {
 	if len(list) == 0 {
 		return params
@@ -555,29 +533,27 @@ func loadStatements(ctx context.Context, q runner, all []*Unit) error {
 			ids = append(ids, more...)
 		}
 	}
-	err := chunks(ids, func(portion []any) error {
-		return each(ctx, q, shape{kind: selectRows, rows: len(portion)}, portion, func(rows *sql.Rows) error {
-			var id string
-			var text, params sql.NullString
-			if err := rows.Scan(&id, &text, &params); err != nil {
-				return err
-			}
-			u := of[entry.HeadID(id)]
-			if u == nil {
-				return nil
-			}
-			missing[u]--
-			n, _ := strconv.ParseUint(id[entry.IDPrefix:], 16, 12)
-			r := reading{unit: u, column: "sql"}
-			r.readSQL(text)
-			r.column = "parameters"
-			r.readParams(params)
-			u.Statements[n] = r.first
-			if r.problem != nil && u.Unreadable == nil {
-				u.Unreadable = fmt.Errorf("statement %d of %d: %w", n+1, len(u.Statements), r.problem)
-			}
+	err := eachIn(ctx, q, selectRows, ids, func(rows *sql.Rows) error {
+		var id string
+		var text, params sql.NullString
+		if err := rows.Scan(&id, &text, &params); err != nil {
+			return err
+		}
+		u := of[entry.HeadID(id)]
+		if u == nil {
 			return nil
-		})
+		}
+		missing[u]--
+		n, _ := strconv.ParseUint(id[entry.IDPrefix:], 16, 12)
+		r := reading{unit: u, column: "sql"}
+		r.readSQL(text)
+		r.column = "parameters"
+		r.readParams(params)
+		u.Statements[n] = r.first
+		if r.problem != nil && u.Unreadable == nil {
+			u.Unreadable = fmt.Errorf("statement %d of %d: %w", n+1, len(u.Statements), r.problem)
+		}
+		return nil
 	})
 	for u, n := range missing {
 		if n > 0 && u.Unreadable == nil {

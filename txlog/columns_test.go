@@ -44,7 +44,7 @@ func TestEachColumnNamesTheStatementsThatChangeIt(t *testing.T) {
 		slices.Sort(has)
 		slices.Sort(want)
 		if !slices.Equal(has, want) {
-			t.Errorf("statement %d sets %v, the table of columns says %v", k, has, want)
+			t.Errorf("statement %q sets %v, the table of columns says %v", k, has, want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (s sqlLog) Holds(ctx context.Context, session logdb.Session, ids []string) 
 	if err == nil && len(found) == 0 {
 		err = errOther
 	}
-	for some := range slices.Chunk(ids, idsPerQuery) {
+	for some := range slices.Chunk(ids, maxRows) {
 		if err != nil {
 			break
 		}
@@ -35,5 +35,3 @@ func (s sqlLog) Holds(ctx context.Context, session logdb.Session, ids []string) 
 	}
 	return false, nil
 }
-
-const idsPerQuery = 500

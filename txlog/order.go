@@ -16,21 +16,6 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// isOrderTable reports whether a table of the log is for order keys.
-func isOrderTable(name string) bool { return strings.HasPrefix(name, "bed_order_") }
-
-// orderly is a unit under order keys that is being added or removed.
-type orderly struct {
-	id     string
-	rows   int
-	order  []entry.Order
-	behind string
-}
-
-func orderlyOf(u *Unit) *orderly {
-	return &orderly{id: u.ID, rows: len(u.Statements), order: slices.Clone(u.Order)}
-}
-
 // errHeld is the error of a shared write that meets locked order keys. Its callers then
 // write separately, so that only the writers under these keys wait.
 var errHeld = errors.New("txlog: an order key is locked by another transaction")
@@ -52,7 +37,7 @@ func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool)
 	if err != nil {
 		return err
 	}
-	var units []*orderly
+	var units []*Unit
 	for _, r := range group {
 		units = append(units, r.Body.orderly...)
 	}
@@ -92,6 +77,18 @@ func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool)
 	return w.removed(ctx, removals, again)
 }
 
+// byKey returns the units under each order key. It forgets which units they wait for.
+func byKey(units []*Unit) map[string][]*Unit {
+	by := map[string][]*Unit{}
+	for _, u := range units {
+		u.Behind = ""
+		for _, o := range u.Order {
+			by[o.Key] = append(by[o.Key], u)
+		}
+	}
+	return by
+}
+
 // keyState is the row of an order key.
 type keyState struct {
 	last    int64
@@ -100,17 +97,11 @@ type keyState struct {
 }
 
 // insertOrdered issues numbers to units and writes their rows.
-func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units []*orderly, again bool) error {
-	by := map[string][]*orderly{}
-	for _, u := range units {
-		u.behind = ""
-		for _, o := range u.order {
-			by[o.Key] = append(by[o.Key], u)
-		}
-	}
+func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units []*Unit, again bool) error {
+	by := byKey(units)
 	keys, firsts, counts := slices.Sorted(maps.Keys(by)), []string{}, []int64{}
 	for _, k := range keys {
-		firsts, counts = append(firsts, by[k][0].id), append(counts, int64(len(by[k])))
+		firsts, counts = append(firsts, by[k][0].ID), append(counts, int64(len(by[k])))
 	}
 	states, err := w.issue(ctx, q, keys, firsts, counts)
 	if err != nil {
@@ -132,28 +123,28 @@ func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units
 		number := states[k].last - int64(len(by[k]))
 		for _, u := range by[k] {
 			number++
-			i := slices.IndexFunc(u.order, func(o entry.Order) bool { return o.Key == k })
-			if u.order[i].Number = number; u.id != states[k].head {
-				u.behind = cmp.Or(u.behind, states[k].head)
-				waits = append(waits, k, number, u.id, int64(0))
+			i := slices.IndexFunc(u.Order, func(o entry.Order) bool { return o.Key == k })
+			if u.Order[i].Number = number; u.ID != states[k].head {
+				u.Behind = cmp.Or(u.Behind, states[k].head)
+				waits = append(waits, k, number, u.ID, int64(0))
 			}
 		}
 	}
-	of := map[string]*orderly{}
+	of := map[string]*Unit{}
 	for _, u := range units {
-		of[u.id] = u
+		of[u.ID] = u
 	}
 	rows = slices.Clone(rows)
 	for i, r := range rows {
 		u := of[entry.HeadID(r.id)]
-		if u == nil || r.no > 0 && u.behind == "" {
+		if u == nil || r.no > 0 && u.Behind == "" {
 			continue
 		}
 		changed := *r
 		if r.no == 0 {
-			changed.params = wrapOrder(u.order, r.params)
+			changed.params = wrapList(orderStart, u.Order, r.params)
 		}
-		if u.behind != "" {
+		if u.Behind != "" {
 			changed.lease = entry.WaitsFrom
 		}
 		rows[i] = &changed
@@ -171,10 +162,10 @@ func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units
 
 // heal frees keys whose heads were deleted by hand, or by a version without order keys. It
 // returns healed if there were any: issue the numbers anew then.
-func heal(ctx context.Context, q runner, states map[string]keyState, by map[string][]*orderly) (healed bool, err error) {
+func heal(ctx context.Context, q runner, states map[string]keyState, by map[string][]*Unit) (healed bool, err error) {
 	var heads []string
 	for k, s := range states {
-		if s.head != by[k][0].id {
+		if s.head != by[k][0].ID {
 			heads = append(heads, s.head)
 		}
 	}
@@ -186,7 +177,7 @@ func heal(ctx context.Context, q runner, states map[string]keyState, by map[stri
 		return false, err
 	}
 	for k, s := range states {
-		if s.head == by[k][0].id || there[s.head] {
+		if s.head == by[k][0].ID || there[s.head] {
 			continue
 		}
 		healed = true
@@ -203,22 +194,25 @@ func heal(ctx context.Context, q runner, states map[string]keyState, by map[stri
 // among returns the ids that a query of kind k finds.
 func among(ctx context.Context, q runner, k kind, ids []string) (map[string]bool, error) {
 	found := map[string]bool{}
-	err := chunks(ids, func(portion []any) error {
-		portionFound, err := texts(ctx, q, shape{kind: k, rows: len(portion)}, portion...)
-		for _, id := range portionFound {
-			found[id] = true
-		}
+	return found, note(ctx, q, k, ids, found)
+}
+
+// note adds the ids that a query of kind k finds to found.
+func note(ctx context.Context, q runner, k kind, ids []string, found map[string]bool) error {
+	return eachIn(ctx, q, k, ids, func(rows *sql.Rows) error {
+		var id string
+		err := rows.Scan(&id)
+		found[id] = true
 		return err
 	})
-	return found, err
 }
 
 // adopt fills in units from the rows of an earlier attempt. It returns found if there are
 // any.
-func adopt(ctx context.Context, q runner, units []*orderly, states map[string]keyState) (found bool, err error) {
+func adopt(ctx context.Context, q runner, units []*Unit, states map[string]keyState) (found bool, err error) {
 	ids := make([]string, len(units))
 	for i, u := range units {
-		ids[i] = u.id
+		ids[i] = u.ID
 	}
 	there, err := unitsOf(ctx, q, selectUnits, ids)
 	if err != nil || len(there) == 0 {
@@ -230,10 +224,10 @@ func adopt(ctx context.Context, q runner, units []*orderly, states map[string]ke
 	}
 	for _, got := range there {
 		u := units[slices.Index(ids, got.ID)]
-		u.order, u.behind = got.Order, ""
+		u.Order, u.Behind = got.Order, ""
 		for _, o := range got.Order {
 			if head := states[o.Key].head; waits[got.ID] && head != got.ID {
-				u.behind = head
+				u.Behind = head
 			}
 		}
 	}
@@ -252,10 +246,9 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 		return err
 	}
 	if w.db.backend.Flavor == sqltext.Postgres {
-		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		numbers := make([]string, len(counts))
 		for i, n := range counts {
-			numbers[i] = number(n)
+			numbers[i] = strconv.FormatInt(n, 10)
 		}
 		err := each(ctx, q, shape{kind: issueNumbers}, []any{sqltext.Array(keys), sqltext.Array(firsts), sqltext.Array(numbers)}, read)
 		return states, err
@@ -268,12 +261,14 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 	}
 	text := lockBriefly + issuing(f, "", "VALUES "+strings.Join(values, ", "))
 	if w.returning {
-		return states, eachText(ctx, q, text+issued, read)
-	}
-	if _, err := q.ExecContext(ctx, text); err != nil {
+		text += issued
+	} else if _, err := q.ExecContext(ctx, text); err != nil {
 		return nil, err
+	} else {
+		text = "SELECT id, last, head, waiting FROM bed_order_key WHERE id IN ('" + strings.Join(keys, "', '") + "')"
 	}
-	return states, eachText(ctx, q, "SELECT id, last, head, waiting FROM bed_order_key WHERE id IN ('"+strings.Join(keys, "', '")+"')", read)
+	rows, err := q.QueryContext(ctx, text) // not worth preparing
+	return states, eachOf(rows, err, read)
 }
 
 // lockBriefly makes MariaDB wait at most a second for the row of a key; for other databases
@@ -295,12 +290,6 @@ func issuing(f sqltext.Flavor, schema, rows string) string {
 		"waiting = bed_order_key.waiting + " + now("waiting") + " + CASE WHEN bed_order_key.head = '' THEN 0 ELSE 1 END, " +
 		"head = CASE WHEN bed_order_key.head = '' THEN " + now("head") + " ELSE bed_order_key.head END, " +
 		"last = " + f.Pick(sqltext.Texts{MySQL: "GREATEST", Postgres: "GREATEST", SQLite: "MAX"}) + "(bed_order_key.last + " + now("waiting") + " + 1, " + now("last") + ")"
-}
-
-// eachText calls f for each row of a query that is not worth preparing.
-func eachText(ctx context.Context, q runner, text string, f func(*sql.Rows) error) error {
-	rows, err := q.QueryContext(ctx, text)
-	return eachOf(rows, err, f)
 }
 
 // errNotHeads reports that units are not owned or have others waiting behind them, so that
@@ -346,16 +335,13 @@ func (w *writer) removeFenced(ctx context.Context, q runner, units []*owned) (er
 		return w.removeReturning(ctx, q, units)
 	}
 	for i := 0; i < len(units) && err == nil; i++ {
-		units[i].found, err = runFenced(ctx, q, deleteOwned, nil, units[i])
+		units[i].found, err = fenced(ctx, q, deleteOwned, nil, units[i])
 	}
 	return err
 }
 
 // removeOrdered removes units and frees their successors.
 func (w *writer) removeOrdered(ctx context.Context, q runner, units []*owned) error {
-	if len(units) == 0 {
-		return nil
-	}
 	// Lock the keys first, in the same order as writers that issue numbers.
 	var keys []string
 	for _, u := range units {
@@ -477,7 +463,7 @@ func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless
 		if len(keys) > 0 && d.kind == retryRows {
 			waits, err := texts(ctx, q, shape{kind: waitingUnits, rows: 1}, u.ID)
 			if err == nil && len(waits) > 0 {
-				_, err = run(ctx, q, shape{kind: blockUnit}, int64(entry.WaitsFrom), u.ID, entry.RowID(u.ID, entry.MaxStatements-1))
+				_, err = run(ctx, q, shape{kind: blockUnit}, u.ID, entry.RowID(u.ID, entry.MaxStatements-1))
 			}
 			if err != nil {
 				return err
@@ -519,14 +505,12 @@ func loadOrder(ctx context.Context, q runner, all []*Unit) error {
 	states := map[string]keyState{}
 	waits, err := among(ctx, q, waitingUnits, ids)
 	if err == nil {
-		err = chunks(keys, func(portion []any) error {
-			return each(ctx, q, shape{kind: readOrderKeys, rows: len(portion)}, portion, func(rows *sql.Rows) error {
-				var id string
-				var s keyState
-				err := rows.Scan(&id, &s.head, &s.waiting)
-				states[id] = s
-				return err
-			})
+		err = eachIn(ctx, q, readOrderKeys, keys, func(rows *sql.Rows) error {
+			var id string
+			var s keyState
+			err := rows.Scan(&id, &s.head, &s.waiting)
+			states[id] = s
+			return err
 		})
 	}
 	for _, u := range all {

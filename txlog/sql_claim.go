@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -70,13 +69,7 @@ func (c *claimer) claim(ctx context.Context, r *entry.ClaimRequest) (due []*Unit
 			ids = append(ids, entry.RowIDs(u.ID, len(u.Statements))...)
 			u.NextTry = time.UnixMilli(until)
 		}
-		var taken int
-		if err := chunks(ids, func(portion []any) error {
-			args := append(append([]any{lease.Token, until, until}, portion...), now)
-			n, err := run(ctx, q, shape{kind: takeRows, rows: len(portion)}, args...)
-			taken += int(n)
-			return err
-		}); err != nil || taken == len(ids) {
+		if taken, err := runIn(ctx, q, takeRows, []any{lease.Token, until, until}, ids, now); err != nil || taken == len(ids) {
 			return err
 		}
 		tokens, err := tokensOf(ctx, q, ids)
@@ -205,24 +198,17 @@ type look struct {
 	last, settled int64
 }
 
-// emptied is a data source whose index is empty up to a time.
-type emptied struct {
-	name string
-	from int64
-}
-
-// known returns the data sources whose next claim does not begin at the start of the index,
-// in lexical order.
-func (c *claimer) known(now time.Time) (all []emptied) {
+// known returns where the next claims begin, of the data sources whose index is empty up to there.
+func (c *claimer) known(now time.Time) map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	begins := map[string]int64{}
 	for name, r := range c.reaches {
 		if from := r.begin(now); from > atOnce {
-			all = append(all, emptied{name, from})
+			begins[name] = from
 		}
 	}
-	slices.SortFunc(all, func(a, b emptied) int { return strings.Compare(a.name, b.name) })
-	return all
+	return begins
 }
 
 // begin returns the start of the next claim.

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -269,32 +268,24 @@ func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err 
 	return nil, nil, err
 }
 
-// runFenced runs a fenced statement over the rows of one unit and reports whether the unit
-// was owned. All rows of a unit have the same owner, so one match is enough.
-func runFenced(ctx context.Context, q runner, k kind, before []any, u *owned) (found bool, err error) {
-	if u.rows == 1 {
+// fenced runs a fenced statement over the rows of one unit and reports whether the unit was owned.
+// All rows of a unit have the same owner, so one match is enough. If it takes several statements
+// outside of a local transaction, they get one.
+func fenced(ctx context.Context, q runner, k kind, before []any, u *owned) (found bool, err error) {
+	db, alone := q.(*database)
+	switch {
+	case alone && u.rows > maxRows:
+		err = db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+			found, err = fenced(ctx, q, k, before, u)
+			return err
+		})
+		return found, err
+	case u.rows == 1:
 		n, err := run(ctx, q, shape{kind: k, rows: 1}, append(before[:len(before):len(before)], u.id, u.token)...)
 		return n > 0, err
 	}
-	err = chunks(entry.RowIDs(u.id, u.rows), func(ids []any) error {
-		args := append(append(slices.Clone(before), ids...), u.token)
-		n, err := run(ctx, q, shape{kind: k, rows: len(ids)}, args...)
-		found = found || n > 0
-		return err
-	})
-	return found, err
-}
-
-// fenced is runFenced, in a local transaction if it takes several statements.
-func (db *database) fenced(ctx context.Context, k kind, before []any, u *owned) (found bool, err error) {
-	if u.rows <= maxRows {
-		return runFenced(ctx, db, k, before, u)
-	}
-	err = db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-		found, err = runFenced(ctx, q, k, before, u)
-		return err
-	})
-	return found, err
+	n, err := runIn(ctx, q, k, before, entry.RowIDs(u.id, u.rows), u.token)
+	return n > 0, err
 }
 
 // texts runs a query of one text column.
@@ -311,14 +302,12 @@ func texts(ctx context.Context, q runner, sh shape, args ...any) (all []string, 
 // tokensOf reads the owners of units and omits missing units.
 func tokensOf(ctx context.Context, q runner, heads []string) (map[string]string, error) {
 	tokens := make(map[string]string, len(heads))
-	err := chunks(heads, func(ids []any) error {
-		return each(ctx, q, shape{kind: selectTokens, rows: len(ids)}, ids, func(rows *sql.Rows) error {
-			var id string
-			var token sql.NullString
-			err := rows.Scan(&id, &token)
-			tokens[id] = token.String
-			return err
-		})
+	err := eachIn(ctx, q, selectTokens, heads, func(rows *sql.Rows) error {
+		var id string
+		var token sql.NullString
+		err := rows.Scan(&id, &token)
+		tokens[id] = token.String
+		return err
 	})
 	return tokens, err
 }

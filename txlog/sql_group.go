@@ -3,7 +3,6 @@ package txlog
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bedsql/bed/internal/entry"
@@ -29,10 +28,7 @@ func startCompensation(ctx context.Context, q runner, k *Unit, token string, lea
 		until, owner, k.NextTry = next, token, time.UnixMilli(next)
 	}
 	args := []any{k.DataSource, encodeSettings(k), k.Receipt, k.LastError, owner, until, next}
-	if err := chunks(entry.RowIDs(k.ID, len(k.Statements)), func(ids []any) error {
-		_, err := run(ctx, q, shape{kind: turnRows, rows: len(ids)}, append(slices.Clone(args), ids...)...)
-		return err
-	}); err != nil {
+	if _, err := runIn(ctx, q, turnRows, args, entry.RowIDs(k.ID, len(k.Statements))); err != nil {
 		return err
 	}
 	return erase(ctx, q, forward, orderless)
@@ -44,10 +40,7 @@ func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error
 	for _, u := range forward {
 		rows = append(rows, u.AllRowIDs()...)
 	}
-	if err := chunks(rows, func(ids []any) error {
-		_, err := run(ctx, q, shape{kind: discardRows, rows: len(ids)}, ids...)
-		return err
-	}); err != nil {
+	if _, err := runIn(ctx, q, discardRows, nil, rows); err != nil {
 		return err
 	}
 	return reorder(ctx, q, decision{kind: discardRows}, forward, orderless)
@@ -62,10 +55,10 @@ func complete(ctx context.Context, db *database, k *Unit, unstarted *owned, orde
 	case err != nil:
 		return false, err
 	case len(left) == 0:
-		return db.fenced(ctx, completeRows, nil, unstarted)
+		return fenced(ctx, db, completeRows, nil, unstarted)
 	}
 	err = db.inTx(ctx, func(ctx context.Context, q runner) error {
-		if removed, err = runFenced(ctx, q, completeRows, nil, unstarted); err != nil || !removed {
+		if removed, err = fenced(ctx, q, completeRows, nil, unstarted); err != nil || !removed {
 			return err
 		}
 		return erase(ctx, q, left, orderless)
@@ -89,7 +82,7 @@ func locateGroup(ctx context.Context, db *database, head *owned, located *Unit) 
 				return err
 			}
 		}
-		found, err = runFenced(ctx, q, locateOwned, []any{encodeSettings(located)}, head)
+		found, err = fenced(ctx, q, locateOwned, []any{encodeSettings(located)}, head)
 		return err
 	})
 	return found, err

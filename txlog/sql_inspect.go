@@ -126,16 +126,7 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []strin
 	}
 	there := map[string]bool{}
 	err = s.do(ctx, "looking for units", func(ctx context.Context) error {
-		note := func(k kind) func([]any) error {
-			return func(portion []any) error {
-				found, err := texts(ctx, s.db, shape{kind: k, rows: len(portion)}, portion...)
-				for _, id := range found {
-					there[id] = true
-				}
-				return err
-			}
-		}
-		return errors.Join(chunks(heads, note(selectIDs)), chunks(receipts, note(selectReceipts)), chunks(keys, note(busyOrderKeys)))
+		return errors.Join(note(ctx, s.db, selectIDs, heads, there), note(ctx, s.db, selectReceipts, receipts, there), note(ctx, s.db, busyOrderKeys, keys, there))
 	})
 	if err != nil {
 		return nil, err
@@ -185,8 +176,10 @@ func (s sqlLog) Decide(ctx context.Context, d entry.Decision, ids []string, chec
 }
 
 func (s sqlLog) Amend(ctx context.Context, as map[string]entry.Amendment, some bool, fits func(*Unit) error, also func(d entry.Decided, exec func(query string, args ...any) error) error) (entry.Decided, error) {
-	if err := storableAmendments(as); err != nil {
-		return entry.Decided{}, err
+	for id, a := range as {
+		if _, params := encode(&a.To); !entry.StorableText(params) || a.Receipt != "" && !entry.StorableToken(a.Receipt, entry.MaxReceipt) {
+			return entry.Decided{}, fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
+		}
 	}
 	locked := map[string]*Unit{}
 	one := func(u *Unit) error { locked[u.ID] = u; return fits(u) }
@@ -202,22 +195,13 @@ func (s sqlLog) Amend(ctx context.Context, as map[string]entry.Amendment, some b
 	})
 }
 
-func storableAmendments(as map[string]entry.Amendment) error {
-	for id, a := range as {
-		if _, params := encode(&a.To); !entry.StorableText(params) || a.Receipt != "" && !entry.StorableToken(a.Receipt, entry.MaxReceipt) {
-			return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
-		}
-	}
-	return nil
-}
-
 // amendRows writes amendments into the locked rows of units.
 func (s *SQLStorage) amendRows(ids []string, as map[string]entry.Amendment, locked map[string]*Unit, exec func(string, ...any) error) error {
 	for _, id := range ids {
 		a, u := as[id], locked[id]
 		text, params := encode(&a.To)
 		if a.No == 0 {
-			params = wrapOrder(u.Order, wrapAfter(u.After, params))
+			params = wrapList(orderStart, u.Order, wrapList(afterStart, u.After, params))
 		}
 		err := exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, params, entry.RowID(id, a.No))
 		if err == nil && a.Receipt != "" {
@@ -291,10 +275,7 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 			}
 		}
 		done = now
-		if err := chunks(rows, func(ids []any) error {
-			_, err := run(ctx, q, shape{kind: d.kind, rows: len(ids)}, ids...)
-			return err
-		}); err != nil {
+		if _, err := runIn(ctx, q, d.kind, nil, rows); err != nil {
 			return false, nil, err
 		}
 		return false, nil, reorder(ctx, q, d, changed, s.orderless)
@@ -327,15 +308,7 @@ func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context
 		}
 		return err
 	})
-	return cmp.Or(s.ended(what, inDoubt, err), refused)
-}
-
-// ended returns the error of a repeated write.
-func (s *SQLStorage) ended(what string, inDoubt bool, err error) error {
-	if inDoubt {
-		return s.unknown(what, ErrUnconfirmed, err)
-	}
-	return s.failed(what, err)
+	return cmp.Or(s.ended(what, ErrUnconfirmed, inDoubt, err), refused)
 }
 
 // execIn returns the exec function for the statements of a decision.
@@ -348,7 +321,7 @@ func execIn(ctx context.Context, q runner) func(query string, args ...any) error
 
 // noteDiscarded records for States that units are discarded.
 func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) error {
-	switch err := s.writer.note(ctx, q, noteDiscarded, ids); {
+	switch err := s.writer.note(ctx, q, journal.Discarded, ids); {
 	case err == nil, errors.Is(err, journal.ErrOff): // States says so
 		return nil
 	case journal.Lasting(err):
@@ -381,9 +354,9 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 		return errors.New("txlog: only the compensation of a group can be completed")
 	}
 	what := "completing group " + k.ID
-	_ = s.writer.noteDelivered(ctx, s.db, []string{k.ID})
 	removed, stands := false, false
-	unstarted := owned{id: k.ID, rows: max(1, min(len(k.Statements), entry.MaxStatements))} // Receipt is empty
+	unstarted := owned{id: k.ID, rows: max(1, min(len(k.Statements), entry.MaxStatements)), delivered: true} // Receipt is empty
+	_ = s.writer.noteDelivered(ctx, s.db, []*owned{&unstarted})
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) (err error) {
 		if removed, err = complete(ctx, s.db, k, &unstarted, s.orderless); err != nil || removed {
 			return err
@@ -394,7 +367,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	})
 	switch {
 	case err != nil:
-		return s.ended(what, inDoubt, err)
+		return s.ended(what, ErrUnconfirmed, inDoubt, err)
 	case removed:
 		return nil
 	case stands:
@@ -483,10 +456,10 @@ func (s *SQLStorage) DataSources(ctx context.Context) (names []string, err error
 			found, err := texts(ctx, s.db, shape{kind: k}, args...)
 			return strings.Join(found, ""), err // at most one
 		}
-		begin := ""
-		for _, known := range append(s.claimer.known(time.Now()), emptied{name: lastName}) {
+		begin, known := "", s.claimer.known(time.Now())
+		for _, end := range append(slices.Sorted(maps.Keys(known)), lastName) {
 			for {
-				name, err := find(nextDataSource, begin, known.name)
+				name, err := find(nextDataSource, begin, end)
 				if err != nil {
 					return err
 				}
@@ -495,11 +468,11 @@ func (s *SQLStorage) DataSources(ctx context.Context) (names []string, err error
 				}
 				names, begin = append(names, name), name
 			}
-			if known.name == lastName {
+			if end == lastName {
 				break
 			}
-			for _, look := range [][2]int64{{known.from, math.MaxInt64}, {atOnce, atOnce}} {
-				name, err := find(sameDataSource, known.name, look[0], look[1])
+			for _, look := range [][2]int64{{known[end], math.MaxInt64}, {atOnce, atOnce}} {
+				name, err := find(sameDataSource, end, look[0], look[1])
 				if err != nil {
 					return err
 				}
@@ -508,7 +481,7 @@ func (s *SQLStorage) DataSources(ctx context.Context) (names []string, err error
 					break
 				}
 			}
-			begin = known.name
+			begin = end
 		}
 		return nil
 	})
@@ -605,12 +578,9 @@ func (s sqlLog) PurgeOrder(ctx context.Context, keep time.Duration, after string
 		if err != nil {
 			return err
 		}
-		next, purged = more, 0
-		return chunks(ids, func(portion []any) error {
-			n, err := run(ctx, s.db, shape{kind: purgeOrderKeys, rows: len(portion)}, append(portion, entry.Millis(keep)*1000)...)
-			purged += int(n)
-			return err
-		})
+		next = more
+		purged, err = runIn(ctx, s.db, purgeOrderKeys, nil, ids, entry.Millis(keep)*1000)
+		return err
 	})
 	return next, purged, err
 }

@@ -45,7 +45,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 		if err := s.outgrown(ctx, r); err != nil {
 			return err
 		}
-		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
+		return s.ended("adding unit "+units[0].ID, ErrInDoubt, true, err)
 	case err != nil && dberr.TooLarge(err):
 		return unstorable{s.failed(fmt.Sprintf("adding unit %s of %d bytes", units[0].ID, r.Bytes), err)}
 	case err != nil:
@@ -55,7 +55,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 		u.Lease.Deadline = r.End
 		u.AddRepeated = r.Body.repeated
 		if len(u.Order) > 0 {
-			u.Order, u.Behind = r.Body.orderly[0].order, r.Body.orderly[0].behind
+			u.Order, u.Behind = r.Body.orderly[0].Order, r.Body.orderly[0].Behind
 			r.Body.orderly = r.Body.orderly[1:]
 		}
 	}
@@ -116,11 +116,8 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	}
 	r.Body.removals, r.Alone = all, r.Rows > maxRows
 	if len(all) > 0 {
-		switch inDoubt, err := s.queueOf(r).Do(ctx, r); {
-		case inDoubt:
-			return s.unknown("removing unit "+all[0].id, ErrInDoubt, err)
-		case err != nil:
-			return s.failed("removing unit "+all[0].id, err)
+		if inDoubt, err := s.queueOf(r).Do(ctx, r); err != nil {
+			return s.ended("removing unit "+all[0].id, ErrInDoubt, inDoubt, err)
 		}
 	}
 	for i := range all {
@@ -166,13 +163,13 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v entry.Verdict) erro
 	}
 	inDoubt, err := s.retry.Do(ctx, end, func(ctx context.Context, again bool) (err error) {
 		// As with a removal: until the lease ends, only this owner can have released the unit.
-		found, err = s.db.fenced(ctx, releaseOwned, verdict, &all[0])
+		found, err = fenced(ctx, s.db, releaseOwned, verdict, &all[0])
 		found = found || again && !u.Lease.Over()
 		return err
 	})
 	switch {
 	case err != nil:
-		return s.ended(what, inDoubt, err)
+		return s.ended(what, ErrUnconfirmed, inDoubt, err)
 	case !found:
 		return entry.LeaseLost("releasing", u)
 	}
@@ -198,7 +195,7 @@ func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place, session string)
 			found, err = locateGroup(ctx, s.db, &head, &located)
 			return err
 		}
-		found, err = runFenced(ctx, s.db, locateOwned, []any{encodeSettings(&located)}, &head)
+		found, err = fenced(ctx, s.db, locateOwned, []any{encodeSettings(&located)}, &head)
 		return err
 	}); err != nil {
 		return err
@@ -230,13 +227,8 @@ func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*U
 	err = s.do(ctx, "renewing leases", func(ctx context.Context) error {
 		lost = unowned
 		return byOwner(all, func(same []*owned, ids []string) error {
-			renewed := 0
-			if err := chunks(ids, func(portion []any) error {
-				args := append(append([]any{ms, ms}, portion...), same[0].token)
-				n, err := run(ctx, s.db, shape{kind: renewOwned, rows: len(portion)}, args...)
-				renewed += int(n)
-				return err
-			}); err != nil {
+			renewed, err := runIn(ctx, s.db, renewOwned, []any{ms, ms}, ids, same[0].token)
+			if err != nil {
 				return err
 			}
 			var tokens map[string]string
@@ -287,8 +279,8 @@ type content struct {
 	list [1]*owned
 	// repeated is set if an unanswered attempt was repeated.
 	repeated bool
-	// orderly holds the added units that are under order keys.
-	orderly []*orderly
+	// orderly holds copies of the added units that are under order keys, with ids and keys.
+	orderly []*Unit
 }
 
 // owned is the owner's copy of a unit.
@@ -326,7 +318,8 @@ type writer struct {
 	journal *journal.Journal
 	// maxPacket is the maximum size of a statement in bytes; 0 means no limit.
 	maxPacket int
-	// returning is set if a DELETE can return its rows, as in MariaDB but not in MySQL.
+	// returning is set if a DELETE can return its rows, as in MariaDB but not in MySQL. SQLite, which
+	// needs no round trips, does without.
 	returning bool
 }
 
@@ -345,7 +338,6 @@ func (w *writer) learn(ctx context.Context) error {
 	case sqltext.Postgres:
 		w.returning = true
 	case sqltext.SQLite:
-		w.returning = true
 		// WAL keeps readers from blocking writers. It is optional: a file system may lack it, and
 		// another process may just be opening the file.
 		_, _ = w.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
@@ -371,7 +363,7 @@ func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*re
 	for _, u := range units {
 		settings := encodeSettings(u)
 		if len(u.Order) > 0 {
-			r.Body.orderly = append(r.Body.orderly, orderlyOf(u))
+			r.Body.orderly = append(r.Body.orderly, &Unit{ID: u.ID, Order: slices.Clone(u.Order)})
 		}
 		for i := range u.Statements {
 			r.Body.adds = append(r.Body.adds, rowOf(u, i, settings))
@@ -401,7 +393,15 @@ func (w *writer) write(ctx context.Context, group []*request, again bool) (err e
 	case err != nil:
 		return err
 	case w.db.backend.Flavor == sqltext.SQLite && len(rows)+len(removals) > 1:
-		err = w.inTx(ctx, removals, func(ctx context.Context, q runner) error { return w.writeRows(ctx, q, rows, removals) })
+		err = w.inTx(ctx, removals, func(ctx context.Context, q runner) error {
+			// BEGIN has the write lock, so that no statement waits. The driver would start a goroutine for
+			// each to watch ctx.
+			quiet := context.WithoutCancel(ctx)
+			if err := w.insertPortions(quiet, q, rows); err != nil {
+				return err
+			}
+			return w.removeFenced(quiet, q, removals)
+		})
 	case len(rows) > 1 && group[0].Alone:
 		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return w.insertPortions(ctx, q, rows) })
 	case len(removals) == 0:
@@ -415,31 +415,12 @@ func (w *writer) write(ctx context.Context, group []*request, again bool) (err e
 	return w.removed(ctx, removals, again)
 }
 
-// writeRows writes row by row, for SQLite: its driver needs the square of a list's parameters,
-// and the database a temporary table for a list. BEGIN has the write lock, so that no statement
-// waits. The driver would start a goroutine for each to watch ctx.
-func (w *writer) writeRows(ctx context.Context, q runner, rows []*row, removals []*owned) (err error) {
-	quiet := context.WithoutCancel(ctx)
-	for i := 0; i < len(rows) && err == nil; i++ {
-		if err = ctx.Err(); err == nil {
-			err = w.db.insert(quiet, q, rows[i:i+1])
-		}
-	}
-	for i := 0; i < len(removals) && err == nil; i++ {
-		if err = ctx.Err(); err == nil {
-			removals[i].found, err = runFenced(quiet, q, deleteOwned, nil, removals[i])
-		}
-	}
-	return err
-}
-
 // inTx runs f in one local transaction, which also records the delivered units of removals. If it
 // cannot record them, f runs without. The record comes first: a statement that waits for a locked
 // table holds no row that the next attempt needs.
 func (w *writer) inTx(ctx context.Context, removals []*owned, f func(context.Context, runner) error) error {
-	ids := delivered(removals)
 	err := w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-		if err := w.noteDelivered(ctx, q, ids); err != nil && !errors.Is(err, journal.ErrOff) {
+		if err := w.noteDelivered(ctx, q, removals); err != nil && !errors.Is(err, journal.ErrOff) {
 			return fmt.Errorf("%w: %w", errNotNoted, err)
 		}
 		return f(ctx, q)
@@ -453,34 +434,34 @@ func (w *writer) inTx(ctx context.Context, removals []*owned, f func(context.Con
 // errNotNoted repeats a write without the table of attempts.
 var errNotNoted = errors.New("the table of attempts cannot be used")
 
-// delivered returns the ids of the units that States must report as delivered.
-func delivered(units []*owned) (ids []string) {
+// noteDelivered records, before their removal, the units that States must report as delivered. If
+// it fails, States cannot report their end.
+func (w *writer) noteDelivered(ctx context.Context, q runner, units []*owned) error {
+	var ids []string
 	for _, u := range units {
 		if u.delivered {
 			ids = append(ids, u.id)
 		}
 	}
-	return ids
-}
-
-// noteDelivered records units as delivered before their removal. If it fails, States cannot
-// report their end.
-func (w *writer) noteDelivered(ctx context.Context, q runner, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
 	defer cancel()
-	return w.note(ctx, q, noteDelivered, ids)
+	return w.note(ctx, q, journal.Delivered, ids)
 }
 
 // note records the ends of units.
-func (w *writer) note(ctx context.Context, q runner, k kind, ids []string) error {
+func (w *writer) note(ctx context.Context, q runner, end journal.End, ids []string) error {
+	f := w.db.backend.Flavor
 	note := func(n int, args ...any) error {
 		return w.journal.Use(journal.Attempts, func() error {
-			_, err := run(ctx, q, shape{kind: k, rows: n}, args...)
+			_, err := run(ctx, q, shape{kind: kind(end.Statement(f, n))}, args...)
 			return err
 		})
 	}
 	id := journal.NewID()
-	if w.db.backend.Flavor == sqltext.Postgres && len(ids) > 0 {
+	if f == sqltext.Postgres && len(ids) > 0 {
 		return note(0, id, sqltext.Array(ids))
 	}
 	for portion := range slices.Chunk(ids, maxRows) {
@@ -496,13 +477,26 @@ func (w *writer) note(ctx context.Context, q runner, k kind, ids []string) error
 	return nil
 }
 
-// removed records the units that a write has removed.
+// removed records the units that a write has removed. After an unanswered attempt, missing units
+// count, too: until the end of the lease, only that attempt can have removed them.
 func (w *writer) removed(ctx context.Context, removals []*owned, again bool) error {
+	var left []string
 	for _, u := range removals {
-		u.done = u.done || u.found
+		if u.done = u.done || u.found; !u.done {
+			left = append(left, u.id)
+		}
 	}
-	if again && len(removals) > 0 {
-		return w.markGone(ctx, removals)
+	if !again || len(left) == 0 {
+		return nil
+	}
+	tokens, err := tokensOf(ctx, w.db, left)
+	if err != nil {
+		return err
+	}
+	for _, u := range removals {
+		if _, there := tokens[u.id]; !there && !(entry.Lease{Deadline: u.deadline}).Over() {
+			u.done = true
+		}
 	}
 	return nil
 }
@@ -547,10 +541,14 @@ func (w *writer) portion(rows []*row) (n int) {
 	return n
 }
 
-// insertPortions writes rows that exceed one statement.
+// insertPortions writes rows that exceed one statement. On SQLite a list would cost more than its
+// rows: the driver needs the square of its parameters, and the database a temporary table.
 func (w *writer) insertPortions(ctx context.Context, q runner, rows []*row) error {
 	for len(rows) > 0 {
-		n := w.portion(rows)
+		n := 1
+		if w.db.backend.Flavor != sqltext.SQLite {
+			n = w.portion(rows)
+		}
 		if err := w.db.insert(ctx, q, rows[:n]); err != nil {
 			return err
 		}
@@ -577,18 +575,13 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 	mysql, postgres := w.db.backend.Flavor == sqltext.MySQL, w.db.backend.Flavor == sqltext.Postgres
 	switch {
 	case len(units) == 1:
-		_ = w.noteDelivered(ctx, w.db, delivered(units))
-		first.found, err = w.db.fenced(ctx, deleteOwned, nil, first)
+		_ = w.noteDelivered(ctx, w.db, units)
+		first.found, err = fenced(ctx, w.db, deleteOwned, nil, first)
 		return err
 	case !w.returning || mysql && rows >= manyRows:
 		err = w.inTx(ctx, units, func(ctx context.Context, q runner) error { return removeAll(ctx, q, units) })
 		if errors.Is(err, errNotAll) {
-			return w.inTx(ctx, units, func(ctx context.Context, q runner) (err error) {
-				for i := 0; i < len(units) && err == nil; i++ {
-					units[i].found, err = runFenced(ctx, q, deleteOwned, nil, units[i])
-				}
-				return err
-			})
+			return w.inTx(ctx, units, func(ctx context.Context, q runner) error { return w.removeFenced(ctx, q, units) })
 		}
 		return err
 	case several || rows > maxRows || postgres && rows >= manyRows:
@@ -601,7 +594,7 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 			return w.removeReturning(ctx, q, units)
 		})
 	default:
-		_ = w.noteDelivered(ctx, w.db, delivered(units))
+		_ = w.noteDelivered(ctx, w.db, units)
 		return w.removeReturning(ctx, w.db, units)
 	}
 }
@@ -613,13 +606,8 @@ var errNotAll = errors.New("not all of the units are owned")
 // one.
 func removeAll(ctx context.Context, q runner, units []*owned) error {
 	return byOwner(units, func(units []*owned, ids []string) error {
-		left := len(ids)
-		err := chunks(ids, func(portion []any) error {
-			n, err := run(ctx, q, shape{kind: deleteOwned, rows: len(portion)}, append(portion, units[0].token)...)
-			left -= int(n)
-			return err
-		})
-		if err == nil && left != 0 {
+		removed, err := runIn(ctx, q, deleteOwned, nil, ids, units[0].token)
+		if err == nil && removed != len(ids) {
 			return errNotAll
 		}
 		for _, u := range units {
@@ -649,9 +637,9 @@ func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) 
 				return remove(shape{kind: deleteReturned, rows: len(portion)}, portion)
 			})
 		case len(ids) < manyRows:
-			err = remove(shape{kind: deleteReturned, form: byArray}, []any{sqltext.Array(ids)})
+			err = remove(shape{kind: deleteArray}, []any{sqltext.Array(ids)})
 		default:
-			err = remove(shape{kind: deleteReturned, form: byArrayAndIndex}, []any{sqltext.Array(ids)})
+			err = remove(shape{kind: deleteByIndex}, []any{sqltext.Array(ids)})
 		}
 		for _, u := range units {
 			u.found = there[u.id]
@@ -659,27 +647,6 @@ func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) 
 		}
 		return err
 	})
-}
-
-// markGone marks missing units as removed after an unanswered attempt. Until the end of the
-// lease, only that attempt can have removed them.
-func (w *writer) markGone(ctx context.Context, units []*owned) error {
-	var ids []string
-	for _, u := range units {
-		if !u.done {
-			ids = append(ids, u.id)
-		}
-	}
-	tokens, err := tokensOf(ctx, w.db, ids)
-	if err != nil {
-		return err
-	}
-	for _, u := range units {
-		if _, there := tokens[u.id]; !there && !(entry.Lease{Deadline: u.deadline}).Over() {
-			u.done = true
-		}
-	}
-	return nil
 }
 
 // byOwner calls f for the units of each owner, with the ids of their rows. Usually all units

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -106,7 +107,7 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	for _, t := range logTables(s.db.backend.Flavor) {
 		err := s.db.ensureTable(ctx, &t, s.options.create)
 		switch {
-		case isOrderTable(t.Name):
+		case strings.HasPrefix(t.Name, "bed_order_"):
 			// Only writes under order keys need it, and their errors name the missing table.
 			s.orderless = s.orderless || err != nil
 		case !journal.Keeps(t.Name) && err != nil:
@@ -254,9 +255,12 @@ func (s *SQLStorage) failed(what string, err error) error {
 	return fmt.Errorf("txlog: %s in %s: %w", what, s.name(), err)
 }
 
-// unknown returns the error of a write with an unknown outcome.
-func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
-	return s.failed(what, fmt.Errorf("%w: %w", sentinel, cause))
+// ended returns the error of a repeated write, with the sentinel if its outcome is unknown.
+func (s *SQLStorage) ended(what string, sentinel error, inDoubt bool, err error) error {
+	if inDoubt {
+		err = fmt.Errorf("%w: %w", sentinel, err)
+	}
+	return s.failed(what, err)
 }
 
 type options struct {

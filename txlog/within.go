@@ -154,13 +154,10 @@ func (s sqlLog) Elsewhere(err error, written int64) error {
 // A unit that is not the first under a key waits. The transaction then holds the rows of the keys
 // locked. It waits at most a second for each, but for MySQL's own time there.
 func (v *visitor) issue(ctx context.Context, s logdb.Session, units []*Unit) error {
-	by := map[string][]*Unit{}
 	for _, u := range units {
 		u.Order = slices.Clone(u.Order)
-		for _, o := range u.Order {
-			by[o.Key] = append(by[o.Key], u)
-		}
 	}
+	by := byKey(units)
 	if len(by) == 0 {
 		return nil
 	}
@@ -255,17 +252,13 @@ func (v *visitor) values(r *row) string {
 		b.WriteString(before)
 		before = ", "
 		switch {
-		case c.within == withoutLease:
-			b.WriteString(string(withoutLease))
-		case c.within == dueAtOnce:
-			b.WriteString(strconv.FormatInt(r.lease, 10))
-		case c.within == doubtful && r.receipt != "":
-			b.WriteString("1")
-		case c.within == doubtful:
-			b.WriteString("0")
+		case c.within != "":
+			b.WriteString(c.within)
+		case c.doubt:
+			b.WriteString(strconv.FormatInt(bit(r.receipt != ""), 10))
 		case c.text != nil:
 			b.WriteString(v.Literal(c.text(r)))
-		case c.number != nil:
+		case c.number != nil: // of next_try_time, the row is due at once or waits
 			b.WriteString(strconv.FormatInt(c.number(r), 10))
 		case c.time:
 			b.WriteString(v.SessionClock())
@@ -283,9 +276,9 @@ func (v *visitor) arrays(rows []*row) (text string, args []any) {
 	for i := range columns {
 		c, value := &columns[i], "r.c"+strconv.Itoa(i)
 		switch {
-		case c.within == withoutLease:
-			value = string(withoutLease)
-		case c.within == doubtful:
+		case c.within != "":
+			value = c.within
+		case c.doubt:
 			value = "CASE WHEN r.receipt = '' THEN 0 ELSE 1 END"
 		case c.isParam():
 			kind, array := "bigint[]", ""
@@ -315,15 +308,3 @@ func (v *visitor) arrays(rows []*row) (text string, args []any) {
 	return v.into() + " SELECT " + strings.Join(selected, ", ") + " FROM ROWS FROM (" + strings.Join(from, ", ") + ") AS r (" + strings.Join(names, ", ") + "), " +
 		v.at + "bed_log AS log WHERE log.name = '" + tables.Identity + "' AND log.value = $" + strconv.Itoa(len(args)), args
 }
-
-// within is a column's value in a row of WithTx: the row is due at once, and free.
-type within string
-
-const (
-	withoutLease within = "NULL"
-	// dueAtOnce also serves a row that waits for another unit.
-	dueAtOnce within = "lease"
-	// doubtful marks units with a receipt. Their owner needs no lease, so that a job's attempt may
-	// run beside its own. Without a receipt, a first attempt that meets a duplicate key is refused.
-	doubtful within = "doubt"
-)
