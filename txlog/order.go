@@ -99,11 +99,8 @@ type keyState struct {
 // insertOrdered issues numbers to units and writes their rows.
 func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units []*Unit, again bool) error {
 	by := byKey(units)
-	keys, firsts, counts := slices.Sorted(maps.Keys(by)), []string{}, []int64{}
-	for _, k := range keys {
-		firsts, counts = append(firsts, by[k][0].ID), append(counts, int64(len(by[k])))
-	}
-	states, err := w.issue(ctx, q, keys, firsts, counts)
+	keys := slices.Sorted(maps.Keys(by))
+	states, err := w.issue(ctx, q, keys, by)
 	if err != nil {
 		return err
 	}
@@ -234,9 +231,9 @@ func adopt(ctx context.Context, q runner, units []*Unit, states map[string]keySt
 	return true, nil
 }
 
-// issue locks the rows of keys, in their order, and issues counts[i] numbers under keys[i].
+// issue locks the rows of keys, in their order, and issues a number to each unit under them.
 // The first unit under an idle key becomes its head.
-func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, counts []int64) (map[string]keyState, error) {
+func (w *writer) issue(ctx context.Context, q runner, keys []string, by map[string][]*Unit) (map[string]keyState, error) {
 	states := make(map[string]keyState, len(keys))
 	read := func(rows *sql.Rows) error {
 		var id string
@@ -245,19 +242,16 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 		states[id] = s
 		return err
 	}
-	if w.db.backend.Flavor == sqltext.Postgres {
-		numbers := make([]string, len(counts))
-		for i, n := range counts {
-			numbers[i] = strconv.FormatInt(n, 10)
-		}
-		err := each(ctx, q, shape{kind: issueNumbers}, []any{sqltext.Array(keys), sqltext.Array(firsts), sqltext.Array(numbers)}, read)
-		return states, err
-	}
 	f := w.db.backend.Flavor
-	values := make([]string, len(keys))
-	for i, k := range keys {
-		waiting := strconv.FormatInt(counts[i]-1, 10) // behind the first, in this write
-		values[i] = "('" + k + "', " + f.Clock() + " * 1000 + " + waiting + ", '" + firsts[i] + "', " + waiting + ")"
+	var firsts, counts, values []string
+	for _, k := range keys {
+		first, waiting := by[k][0].ID, strconv.Itoa(len(by[k])-1) // behind the first, in this write
+		firsts, counts = append(firsts, first), append(counts, strconv.Itoa(len(by[k])))
+		values = append(values, "('"+k+"', "+f.Clock()+" * 1000 + "+waiting+", '"+first+"', "+waiting+")")
+	}
+	if f == sqltext.Postgres {
+		err := each(ctx, q, shape{kind: issueNumbers}, []any{sqltext.Array(keys), sqltext.Array(firsts), sqltext.Array(counts)}, read)
+		return states, err
 	}
 	text := lockBriefly + issuing(f, "", "VALUES "+strings.Join(values, ", "))
 	if w.returning {
@@ -325,17 +319,6 @@ func (w *writer) removeHeads(ctx context.Context, q runner, units []*owned) erro
 	}
 	if err == nil && slices.ContainsFunc(units, func(u *owned) bool { return !u.found }) {
 		err = errNotHeads
-	}
-	return err
-}
-
-// removeFenced deletes units and records which of them were owned.
-func (w *writer) removeFenced(ctx context.Context, q runner, units []*owned) (err error) {
-	if w.returning {
-		return w.removeReturning(ctx, q, units)
-	}
-	for i := 0; i < len(units) && err == nil; i++ {
-		units[i].found, err = fenced(ctx, q, deleteOwned, nil, units[i])
 	}
 	return err
 }

@@ -599,6 +599,17 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 	}
 }
 
+// removeFenced deletes units and records which of them were owned.
+func (w *writer) removeFenced(ctx context.Context, q runner, units []*owned) (err error) {
+	if w.returning {
+		return w.removeReturning(ctx, q, units)
+	}
+	for i := 0; i < len(units) && err == nil; i++ {
+		units[i].found, err = fenced(ctx, q, deleteOwned, nil, units[i])
+	}
+	return err
+}
+
 // errNotAll reports that units were not owned, so that the removal removed no unit.
 var errNotAll = errors.New("not all of the units are owned")
 
