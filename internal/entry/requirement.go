@@ -38,14 +38,7 @@ func (r Requirement) Rows() (n int64, more bool) { return r.n, r.op == atLeast }
 
 // Met reports whether a statement that changed n rows meets r.
 func (r Requirement) Met(n int64) bool {
-	switch r.op {
-	case exactly:
-		return n == r.n
-	case atLeast:
-		return n >= r.n
-	default:
-		return true
-	}
+	return !r.Given() || r.op == exactly && n == r.n || r.op == atLeast && n >= r.n
 }
 
 // String describes the requirement, as "exactly 1 row"; empty for the zero value.
