@@ -63,9 +63,9 @@ func (c *Config) Own(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(context.WithoutCancel(ctx), c.LogTimeout)
 }
 
-// Pause returns the pauses between tries.
-func (c *Config) Pause(most time.Duration) *backoff.ExponentialBackOff {
-	return jitter.BackOff(c.RetryInitial, most)
+// Delivery is a Deliverer, or a decorator of it.
+type Delivery interface {
+	Deliver(ctx context.Context, w *InFlight) error
 }
 
 // Deliverer delivers the writes for one data source. Safe for concurrent use.
@@ -73,8 +73,8 @@ type Deliverer struct {
 	// Config is New's. It must not be changed.
 	Config
 
-	leases  *lease.Renewer
-	reports reports
+	leases   *lease.Renewer
+	warnings warnings
 	// Removals removes the entries of delivered units.
 	Removals *removal.Queue
 }
@@ -82,11 +82,10 @@ type Deliverer struct {
 // New makes a Deliverer. Close it.
 func New(cfg Config) *Deliverer {
 	d := &Deliverer{Config: cfg, leases: lease.NewRenewer(cfg.Storage.Renew, cfg.Lease)}
-	d.reports.cfg = &d.Config
 	d.Removals = removal.NewQueue(context.Background(), removal.Config{
 		Remove: cfg.Storage.Remove, Timeout: cfg.LogTimeout,
-		Pause:  func() *backoff.ExponentialBackOff { return cfg.Pause(time.Second) },
-		Failed: d.reports.notRemoved, Erase: cfg.Erase,
+		Pause:  func() *backoff.ExponentialBackOff { return jitter.BackOff(cfg.RetryInitial, time.Second) },
+		Failed: d.notRemoved, Erase: cfg.Erase,
 	}, cfg.EraseInTurn)
 	return d
 }
@@ -94,7 +93,7 @@ func New(cfg Config) *Deliverer {
 // Close waits until asynchronous removals are done or ctx ends. The job finds the rest.
 func (d *Deliverer) Close(ctx context.Context) {
 	d.Removals.Close(ctx)
-	d.reports.warnings.close()
+	d.warnings.close()
 }
 
 // Deliver logs the unit, as w.Logging says, and runs it. nil means delivered, with w.Outcome as
@@ -102,7 +101,7 @@ func (d *Deliverer) Close(ctx context.Context) {
 // the further course of the write.
 func (d *Deliverer) Deliver(ctx context.Context, w *InFlight) error {
 	if d.Bus != nil {
-		d.reports.follow(ctx, w)
+		d.follow(ctx, w)
 	}
 	if w.Logging != LogBefore {
 		return d.Answer(w, d.tryLogRemove(ctx, w))
@@ -181,7 +180,7 @@ func (d *Deliverer) log(ctx context.Context, ws ...*InFlight) (errs []error) {
 	switch {
 	case err != nil && d.RunUnlogged && !errors.Is(err, txlog.ErrInDoubt) && ctx.Err() == nil && len(ws) == 1 && !ws[0].Strict:
 		ws[0].take(goWithout)
-		d.reports.logger(ws[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
+		d.logger(ws[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
 		return nil
 	case err != nil, units[0].Lease.Over(): // this process stood still for longer than the lease
 		for _, w := range ws {
@@ -242,12 +241,12 @@ func (d *Deliverer) try(ctx context.Context, w *InFlight) {
 		w.hung = dberr.TimedOut(ctx, bounded) && !out.Class.Answered()
 		w.doubtIf(out.Maybe())
 		if out.Class == dialect.Unclassified {
-			d.reports.unclassified(w)
+			d.unclassified(w)
 		}
 		w.failed = append(w.failed, journal.Attempt{At: time.Now(), Origin: w.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})
 	}
 	if w.heard != nil {
-		d.reports.tried(w, begun)
+		d.tried(w, begun)
 	}
 }
 
@@ -270,7 +269,7 @@ func (d *Deliverer) Bounded(ctx context.Context, w *InFlight) (context.Context, 
 func (d *Deliverer) Remove(ctx context.Context, w *InFlight) {
 	w.take(finish)
 	if w.Outcome.Found {
-		d.reports.logger(w.Unit).Info("bed: the receipt shows that the write was applied by an earlier attempt")
+		d.logger(w.Unit).Info("bed: the receipt shows that the write was applied by an earlier attempt")
 	}
 	w.removal = removal.Unit{Entry: w.Unit, Lease: w.lease, Certain: w.doubt != inDoubt && !w.Outcome.Found}
 	w.lease = nil // the removal's, which may go on behind the call
@@ -299,7 +298,7 @@ func (d *Deliverer) Answer(w *InFlight, err error) error {
 		d.Tally.Count(outcome, 1)
 	}
 	if w.heard != nil {
-		d.reports.answered(w, err)
+		d.answered(w, err)
 	}
 	return err
 }

@@ -96,11 +96,11 @@ func (d *Deliverer) settleApplied(ctx context.Context, w *InFlight, beside *addi
 	case errors.Is(err, txlog.ErrInDoubt):
 		w.take(finish)
 		d.Removals.Chase(&removal.Unit{Entry: w.Unit, Lease: w.lease}, func() {
-			d.reports.warn(w.Unit, nil, "bed: the write is delivered, and it is not known whether its entry was written; if it was, the job will find it and "+jobWill(w.Unit))
+			d.warn(w.Unit, nil, "bed: the write is delivered, and it is not known whether its entry was written; if it was, the job will find it and "+jobWill(w.Unit))
 		})
 	default:
 		d.Remove(ctx, w)
-		d.reports.warn(w.Unit, dberr.DescribeLog(err), "bed: the write is delivered, its entry could not be written alongside")
+		d.warn(w.Unit, dberr.DescribeLog(err), "bed: the write is delivered, its entry could not be written alongside")
 		if d.Unlogged != nil {
 			d.Unlogged.Add(1)
 		}

@@ -16,7 +16,7 @@ import (
 // reported.
 func (d *Deliverer) Accept(ctx context.Context, w *InFlight) error {
 	if d.Bus != nil {
-		d.reports.follow(ctx, w)
+		d.follow(ctx, w)
 	}
 	if errs := d.log(ctx, w); errs != nil {
 		return d.Answer(w, errs[0])
@@ -30,13 +30,13 @@ func (d *Deliverer) Accept(ctx context.Context, w *InFlight) error {
 func (d *Deliverer) Log(ctx context.Context, ws ...*InFlight) []error {
 	if d.Bus != nil {
 		for _, w := range ws {
-			d.reports.follow(ctx, w)
+			d.follow(ctx, w)
 		}
 	}
 	errs := d.log(ctx, ws...)
 	for i, err := range errs {
 		if ws[i].heard != nil {
-			d.reports.answered(ws[i], err)
+			d.answered(ws[i], err)
 		}
 	}
 	return errs
@@ -46,7 +46,7 @@ func (d *Deliverer) Log(ctx context.Context, ws ...*InFlight) []error {
 // rows. w owns the entry by its token.
 func (d *Deliverer) Adopt(w *InFlight) {
 	if d.Bus != nil {
-		d.reports.listen(w)
+		d.listen(w)
 	}
 	w.take(accept)
 }

@@ -13,46 +13,42 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-// reports inform listeners and operators about the units.
-type reports struct {
-	cfg      *Config
-	warnings warnings
-}
+// The functions of this file inform listeners and operators about the units.
 
 // follow begins to follow a unit for the current listeners, from the start of its logging.
-func (r *reports) follow(ctx context.Context, w *InFlight) {
-	w.Unit.TraceParent = r.cfg.Bus.TraceParent(ctx)
-	r.listen(w)
+func (d *Deliverer) follow(ctx context.Context, w *InFlight) {
+	w.Unit.TraceParent = d.Bus.TraceParent(ctx)
+	d.listen(w)
 }
 
 // listen has the current listeners hear of the unit from now on.
-func (r *reports) listen(w *InFlight) {
-	if r.cfg.Bus.Listening() {
+func (d *Deliverer) listen(w *InFlight) {
+	if d.Bus.Listening() {
 		w.heard = &heard{begun: time.Now()}
 	}
 }
 
 // tried publishes the last attempt.
-func (r *reports) tried(w *InFlight, begun time.Time) {
+func (d *Deliverer) tried(w *InFlight, begun time.Time) {
 	t := listener.ExecuteSuccess
 	if w.Outcome.Err != nil {
 		t = listener.ExecuteFailure
 	}
-	ev := w.Outcome.Event(t, w.origin(), w.Unit, r.cfg.Dialect)
+	ev := w.Outcome.Event(t, w.origin(), w.Unit, d.Dialect)
 	ev.Took = ev.Time.Sub(begun)
 	w.heard.attempts = append(w.heard.attempts, listener.Attempt{Origin: ev.Origin, Began: begun, Took: ev.Took, Err: ev.Err, Class: ev.Class})
-	r.cfg.Bus.Publish(ev)
+	d.Bus.Publish(ev)
 }
 
 // answered publishes the caller's answer to a write.
-func (r *reports) answered(w *InFlight, err error) {
+func (d *Deliverer) answered(w *InFlight, err error) {
 	u, now := w.Unit, time.Now()
 	statements := make([]listener.Statement, len(u.Statements))
 	for i, s := range u.Statements {
 		statements[i].SQL = s.SQL
 	}
-	r.cfg.Bus.Publish(listener.Event{
-		Type: listener.Answered, Origin: w.origin(), Time: now, System: r.cfg.Dialect.System, Namespace: r.cfg.Dialect.Namespace, Statements: statements,
+	d.Bus.Publish(listener.Event{
+		Type: listener.Answered, Origin: w.origin(), Time: now, System: d.Dialect.System, Namespace: d.Dialect.Namespace, Statements: statements,
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
 		Took: now.Sub(w.heard.begun), LogTook: w.heard.logTook, Attempts: w.heard.attempts,
 		Err: err, Class: w.Outcome.Class, Assumed: w.Outcome.Assumed, Found: w.Outcome.Found,
@@ -60,41 +56,41 @@ func (r *reports) answered(w *InFlight, err error) {
 }
 
 // unclassified reports an error on none of the dialect's lists.
-func (r *reports) unclassified(w *InFlight) {
-	if r.cfg.Unclassified != nil {
-		r.cfg.Unclassified.Add(1)
+func (d *Deliverer) unclassified(w *InFlight) {
+	if d.Unclassified != nil {
+		d.Unclassified.Add(1)
 	}
-	r.warn(w.Unit, r.cfg.Dialect.Describe(w.Outcome.Err), "bed: the database gave an error that bed does not know; the write is tried again. Please report its number")
+	d.warn(w.Unit, d.Dialect.Describe(w.Outcome.Err), "bed: the database gave an error that bed does not know; the write is tried again. Please report its number")
 }
 
 // Parked reports that a unit was left for an operator.
 func (d *Deliverer) Parked(w *InFlight) {
-	d.reports.logger(w.Unit).WithField("error", d.Dialect.Describe(w.Outcome.Err)).Warn("bed: the write is parked")
+	d.logger(w.Unit).WithField("error", d.Dialect.Describe(w.Outcome.Err)).Warn("bed: the write is parked")
 	if w.heard != nil {
 		d.Bus.Publish(w.Outcome.Event(listener.Parked, w.origin(), w.Unit, d.Dialect))
 	}
 }
 
-func (r *reports) logger(u *entry.Unit) *logrus.Entry {
-	return r.cfg.Logger.WithFields(logrus.Fields{"entry": u.ID, "data_source": u.DataSource})
+func (d *Deliverer) logger(u *entry.Unit) *logrus.Entry {
+	return d.Logger.WithFields(logrus.Fields{"entry": u.ID, "data_source": u.DataSource})
 }
 
 // warn logs a warning that may concern very many writes. Such warnings are summed up.
-func (r *reports) warn(u *entry.Unit, err any, message string) {
-	entry := r.logger(u)
+func (d *Deliverer) warn(u *entry.Unit, err any, message string) {
+	entry := d.logger(u)
 	if err != nil {
 		entry = entry.WithField("error", err)
 	}
-	r.warnings.warn(u.DataSource, entry, message)
+	d.warnings.warn(u.DataSource, entry, message)
 }
 
 // notRemoved warns of delivered units that still have their entries.
-func (r *reports) notRemoved(units []*removal.Unit, err error, repeated bool) {
+func (d *Deliverer) notRemoved(units []*removal.Unit, err error, repeated bool) {
 	for _, u := range units {
 		if repeated {
-			r.warn(u.Entry, err, "bed: the write is delivered, its entry could not be removed yet; the removal is repeated")
+			d.warn(u.Entry, err, "bed: the write is delivered, its entry could not be removed yet; the removal is repeated")
 		} else {
-			r.warn(u.Entry, nil, "bed: the write is delivered, its entry could not be removed; the job will find it and "+jobWill(u.Entry))
+			d.warn(u.Entry, nil, "bed: the write is delivered, its entry could not be removed; the job will find it and "+jobWill(u.Entry))
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (d *Deliverer) retry(ctx context.Context, w *InFlight) error {
 	}
 	rctx, cancel := context.WithTimeout(ctx, d.RetryTimeout)
 	defer cancel()
-	pause := d.Pause(d.RetryMax)
+	pause := jitter.BackOff(d.RetryInitial, d.RetryMax)
 	for tries := 0; tries < d.SyncMaxDeliveryTryTimes; {
 		if !jitter.Sleep(rctx, max(pause.NextBackOff(), dialect.AdviceOf(w.Outcome.Err).After)) || w.lease.Lost() {
 			break
@@ -35,7 +35,7 @@ func (d *Deliverer) retry(ctx context.Context, w *InFlight) error {
 		switch {
 		case w.Outcome.Err == nil:
 			if w.Outcome.Assumed {
-				d.reports.warn(w.Unit, nil, "bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
+				d.warn(w.Unit, nil, "bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
 			}
 			return nil
 		case w.Outcome.Class == dialect.Refused, w.Outcome.Class == dialect.Duplicate:
@@ -50,8 +50,7 @@ func (d *Deliverer) retry(ctx context.Context, w *InFlight) error {
 // LacksRights reports whether the account lacks the right to read the receipt. Only an operator
 // can fix that.
 func LacksRights(err error) bool {
-	var rights *dialect.ReceiptRightsError
-	return errors.As(err, &rights)
+	return errors.As(err, new(*dialect.ReceiptRightsError))
 }
 
 // decide settles a unit in doubt by its receipt when another run could not help, because the unit
@@ -75,7 +74,7 @@ func (d *Deliverer) ask(ctx context.Context, w *InFlight) (decided bool) {
 	answer := w.Outcome
 	rctx, cancel := context.WithTimeout(ctx, d.RetryTimeout)
 	defer cancel()
-	pause := d.Pause(d.RetryMax)
+	pause := jitter.BackOff(d.RetryInitial, d.RetryMax)
 	for tries := 0; tries < max(d.SyncMaxDeliveryTryTimes, 1) && !LacksRights(answer.Err); {
 		if w.lease.Lost() || !jitter.Sleep(rctx, pause.NextBackOff()) {
 			break
@@ -110,7 +109,7 @@ func (d *Deliverer) handOver(ctx context.Context, w *InFlight) error {
 	// The job need not wait for the end of the lease. If the report fails, the lease runs out.
 	contended := w.Outcome.Class == dialect.Contention || dialect.AdviceOf(w.Outcome.Err).Busy
 	_ = d.Release(ctx, w, entry.Verdict{InDoubt: w.doubt == inDoubt, Contended: contended, Err: w.Outcome.Err.Error()})
-	d.reports.warn(w.Unit, d.Dialect.Describe(w.Outcome.Err), "bed: the write is left to the job")
+	d.warn(w.Unit, d.Dialect.Describe(w.Outcome.Err), "bed: the write is left to the job")
 	return w.Pending(w.Outcome.Err)
 }
 
@@ -157,7 +156,7 @@ func (d *Deliverer) refused(ctx context.Context, w *InFlight) error {
 			w.take(leave)
 			return w.Pending(fmt.Errorf("%w; the last attempt said: %w", err, w.Outcome.Err))
 		}
-		d.reports.warn(w.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
+		d.warn(w.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
 		return d.StillThere(ctx, w, err)
 	}
 	w.take(finish)
@@ -165,7 +164,7 @@ func (d *Deliverer) refused(ctx context.Context, w *InFlight) error {
 		ctx, cancel := d.Own(ctx)
 		defer cancel()
 		if out := w.Attempts.MarkReported(ctx); out.Err != nil {
-			d.reports.logger(w.Unit).WithField("error", d.Dialect.Describe(out.Err)).Info("bed: could not record the answer in the receipt; should the entry come back, it is parked")
+			d.logger(w.Unit).WithField("error", d.Dialect.Describe(out.Err)).Info("bed: could not record the answer in the receipt; should the entry come back, it is parked")
 		}
 	}
 	return w.answer()
@@ -221,7 +220,7 @@ func (d *Deliverer) Release(ctx context.Context, w *InFlight, v entry.Verdict) e
 	v.Attempts = w.failed
 	err := d.Storage.Release(ctx, w.Unit, v)
 	if err != nil {
-		d.reports.warn(w.Unit, dberr.DescribeLog(err), "bed: the log did not confirm that the entry was handed over; if it was not, the job takes it when its lease has run out")
+		d.warn(w.Unit, dberr.DescribeLog(err), "bed: the log did not confirm that the entry was handed over; if it was not, the job takes it when its lease has run out")
 	}
 	return err
 }

@@ -219,7 +219,7 @@ func (g *Group) undo(ctx context.Context, w *besteffort.InFlight, part *entry.Un
 	d := g.Deliverer
 	retries, cancel := context.WithTimeout(ctx, d.RetryTimeout)
 	defer cancel()
-	pause := d.Pause(d.RetryMax)
+	pause := jitter.BackOff(d.RetryInitial, d.RetryMax)
 	for tries := 0; tries <= d.SyncMaxDeliveryTryTimes; {
 		bounded, cancel := d.Bounded(ctx, w)
 		out = g.Undo(bounded, part)
