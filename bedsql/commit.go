@@ -219,7 +219,7 @@ func (t *localTx) entries(ctx context.Context) (calls []dialect.Call, err error)
 			if place := h.own.c.target.Known(false); place != nil {
 				r.Place = place.Name
 			}
-			calls = append(calls, r.Insertion(h.own.c.dialect.Flavor, &h.own.unit))
+			calls = append(calls, r.Insertion(h.own.c.dialect.Flavor, &h.own.unit, false))
 		}
 	}
 	return calls, nil

@@ -56,11 +56,6 @@ func (a *Answer) Add(p Prints, res driver.Result, rows *Rows) {
 	a.Statements = append(a.Statements, s)
 }
 
-// AddFailure appends the answer to a failed statement.
-func (a *Answer) AddFailure(p Prints, err error) {
-	a.Statements = append(a.Statements, AnswerStatement{Prints: p, Error: err.Error()})
-}
-
 // Failure returns the error of a failed statement, or nil.
 func (s *AnswerStatement) Failure() error {
 	if s.Error == "" {
@@ -82,11 +77,7 @@ func (s *AnswerStatement) keep(rows *Rows) error {
 		s.Types = append(s.Types, rows.types[i].name)
 	}
 	for _, row := range rows.rows {
-		args := make([]driver.NamedValue, len(row))
-		for i, v := range row {
-			args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
-		}
-		text, err := entry.EncodeParams(args)
+		text, err := entry.EncodeParams(Numbered(row))
 		if err != nil {
 			return fmt.Errorf("bed: the rows that it returns cannot be kept with the idempotency key: %w", err)
 		}
@@ -178,7 +169,7 @@ func StoreAnswer(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *e
 // request under the same idempotency key waits here. Found and OnReceipt mean the same as for
 // Apply; then, and after an error, the transaction is rolled back.
 func InsertReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, u *entry.Unit, r Receipts) (Outcome, *Found) {
-	c := r.insert(d.Flavor, u, false)
+	c := r.Insertion(d.Flavor, u, false)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
 		return Outcome{}, nil

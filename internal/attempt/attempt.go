@@ -138,7 +138,11 @@ func together(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls [
 		out.ConnLost = !out.Class.Answered() // it may have begun
 		return out
 	}
-	var out Outcome
+	return throughCommit(ctx, d, conn, tx, calls, rows, inDoubt)
+}
+
+// throughCommit runs statements in tx, the open local transaction on conn, and commits it.
+func throughCommit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, calls []dialect.Call, rows, inDoubt bool) (out Outcome) {
 	results := make([]driver.Result, 0, len(calls))
 	for i, c := range calls {
 		out = Inside(ctx, d, conn, c, rows && i == len(calls)-1, inDoubt)
@@ -163,7 +167,6 @@ type certain struct {
 
 func (e *certain) Unwrap() error { return e.error }
 
-// Certainly returns the class.
 func (e *certain) Certainly() dialect.Class { return e.class }
 
 // Certain gives err a class, whatever its own class is.
@@ -213,7 +216,7 @@ func Apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []di
 
 // apply is Apply, with the fences after the receipt.
 func apply(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []dialect.Call, u *entry.Unit, r Receipts, rows bool, fences []dialect.Call) Outcome {
-	receipt := r.insert(d.Flavor, u, false)
+	receipt := r.Insertion(d.Flavor, u, false)
 	if d.Atomic != nil && !rows && u.Fingerprint == "" {
 		own := append(append(make([]dialect.Call, 0, 1+len(fences)+len(calls)), receipt), fences...)
 		results, handled, err := d.Atomic(ctx, conn, append(own, calls...))
@@ -379,7 +382,7 @@ func Void(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Un
 		}
 		ended = func(out Outcome) Outcome { return rolledBack(ctx, d, conn, tx, out) }
 	}
-	c := r.insert(d.Flavor, u, true)
+	c := r.Insertion(d.Flavor, u, true)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
 		return ended(Outcome{Class: dialect.Refused, Voided: true, Err: dialect.ErrVoided})
@@ -394,7 +397,7 @@ func Void(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Un
 // reason. It returns false if an attempt was applied, or if the receipt is void for another
 // reason, as the caller may know. It waits for an attempt in flight.
 func Supersede(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) (certain bool, err error) {
-	c := r.insert(d.Flavor, u, true)
+	c := r.Insertion(d.Flavor, u, true)
 	c.Args[len(c.Args)-1].Value = voidAmended
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
@@ -419,7 +422,7 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 // transaction, and undo rolls it back; plain means that finish is a bare COMMIT. An error that is
 // an answer means that nothing was committed, except for Found.
 func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
-	receipt := r.insert(d.Flavor, u, false)
+	receipt := r.Insertion(d.Flavor, u, false)
 	fences := r.fences(d.Flavor, u)
 	rolledBack := func(out Outcome) Outcome {
 		if !RolledBack(d, undo()) {
@@ -469,8 +472,7 @@ func CommitEntries(ctx context.Context, d *dialect.Dialect, conn driver.Conn, ca
 			return Outcome{}
 		} else if handled {
 			out := Failed(d, err, false)
-			var entries *dialect.EntriesError
-			if out.Class.Answered() && !errors.As(err, &entries) && !goesOn(d, conn, out) {
+			if out.Class.Answered() && !errors.As(err, new(*dialect.EntriesError)) && !goesOn(d, conn, out) {
 				_ = conn.Close() // as after any other COMMIT that failed
 				out.ConnLost = true
 			}

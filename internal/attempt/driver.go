@@ -1,6 +1,7 @@
 package attempt
 
 import (
+	"bytes"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -111,7 +112,7 @@ func Send(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool) (r 
 		r, err = SendStmt(ctx, c.Stmt, c.Args, rows)
 		return r, false, err
 	case !c.Prepared:
-		if r, err = sendText(ctx, Bare(conn), c, rows); !errors.Is(err, driver.ErrSkip) {
+		if r, err = SendText(ctx, Bare(conn), c, rows); !errors.Is(err, driver.ErrSkip) {
 			return r, false, err
 		}
 	}
@@ -131,15 +132,16 @@ func Send(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool) (r 
 	return Reply{Rows: &stmtRows{Rows: r.Rows, st: st}}, false, nil
 }
 
-// sendText runs a call unprepared. It returns driver.ErrSkip if the driver cannot.
-func sendText(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool) (r Reply, err error) {
+// SendText runs a call unprepared on a bare connection. It returns driver.ErrSkip if the driver
+// cannot.
+func SendText(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool) (r Reply, err error) {
 	if rows {
 		switch conn := conn.(type) {
 		case driver.QueryerContext:
 			r.Rows, err = conn.QueryContext(ctx, c.SQL, c.Args)
 			return r, err
 		case driver.Queryer: //nolint:staticcheck // deprecated, but drivers have it
-			if vals, verr := plain(c.Args); verr == nil {
+			if vals, verr := plain(c.Args); verr == nil && ctx.Err() == nil {
 				r.Rows, err = conn.Query(c.SQL, vals)
 				return r, err
 			}
@@ -151,7 +153,7 @@ func sendText(ctx context.Context, conn driver.Conn, c *dialect.Call, rows bool)
 		r.Result, err = conn.ExecContext(ctx, c.SQL, c.Args)
 		return r, err
 	case driver.Execer: //nolint:staticcheck // deprecated, but drivers have it
-		if vals, verr := plain(c.Args); verr == nil {
+		if vals, verr := plain(c.Args); verr == nil && ctx.Err() == nil {
 			r.Result, err = conn.Exec(c.SQL, vals)
 			return r, err
 		}
@@ -217,11 +219,8 @@ func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]
 // Number reads a number from a driver. An unsigned number that does not fit wraps around, as the
 // drivers' own ids do.
 func Number(v driver.Value) int64 {
-	switch n := v.(type) {
-	case int64:
+	if n, ok := v.(int64); ok {
 		return n
-	case uint64:
-		return int64(n)
 	}
 	s := Text(v)
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
@@ -245,6 +244,25 @@ func Text(v driver.Value) string {
 	}
 }
 
+// Texts reads the rows of Ask as texts.
+func Texts(rows [][]driver.Value) [][]string {
+	texts := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, v := range row {
+			texts[i] = append(texts[i], Text(v))
+		}
+	}
+	return texts
+}
+
+// first reads the text that rows begin with; empty if there are none.
+func first(rows [][]driver.Value) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	return Text(rows[0][0])
+}
+
 // read reads rows until they end, and returns the error that ends them. It stops without an error
 // beyond limit bytes.
 func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
@@ -262,9 +280,7 @@ func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
 				size += len(raw)
 			case []byte:
 				size += len(raw)
-				if raw != nil { // a driver may reuse its buffer for the next row
-					v = append(make([]byte, 0, len(raw)), raw...)
-				}
+				v = bytes.Clone(raw) // a driver may reuse its buffer for the next row
 			}
 			row[i] = v
 		}
@@ -275,11 +291,16 @@ func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
 
 // call makes a Call for one of our own statements.
 func call(text string, args ...any) dialect.Call {
-	c := dialect.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
-	for i, v := range args {
-		c.Args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	return dialect.Call{SQL: text, Args: Numbered(args)}
+}
+
+// Numbered makes parameters of values, in their order.
+func Numbered[V any](values []V) []driver.NamedValue {
+	args := make([]driver.NamedValue, len(values))
+	for i, v := range values {
+		args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 	}
-	return c
+	return args
 }
 
 // stmtRows closes its rows and then the statement prepared for that one query.

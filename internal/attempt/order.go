@@ -71,7 +71,7 @@ func makeOrderSQL(f sqltext.Flavor, placed func(text, table string) string) *ord
 	if f == sqltext.Postgres {
 		o.purge = idsSQL{own(`DELETE FROM bed_order WHERE id = ANY(?::text[]) AND keep_until <= {now}`)}
 	} else {
-		o.purge = idsSQL{own(`{by key}DELETE FROM bed_order WHERE id IN (`), f.Text(`) AND keep_until <= {now}` + byKey(f))}
+		o.purge = idsSQL{own(`{by key}DELETE FROM bed_order WHERE id IN (`), f.Text(`) AND keep_until <= {now}` + f.Pick(byKey))}
 	}
 	return o
 }

@@ -36,9 +36,6 @@ type Receipts struct {
 	Place string
 }
 
-// Table is the table's name in a statement.
-func (r Receipts) Table(f sqltext.Flavor) string { return r.Placed(f, receiptTable) }
-
 // Placed returns the name, in a statement, of a table that lies beside the receipts.
 func (r Receipts) Placed(f sqltext.Flavor, table string) string {
 	if r.Schema == "" {
@@ -55,8 +52,8 @@ func ReceiptID(d *dialect.Dialect, unitID string) string {
 	return d.Receipt(unitID)
 }
 
-// insert is the call that writes u's receipt.
-func (r Receipts) insert(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Call {
+// Insertion is the call that writes u's receipt.
+func (r Receipts) Insertion(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Call {
 	if u.Fingerprint == "" && !void {
 		return call(r.sql(f).insertPlain, u.Receipt, u.Decides(), r.LogIdentity, r.Retention.Milliseconds())
 	}
@@ -69,11 +66,6 @@ func (r Receipts) insert(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Cal
 		v = 1
 	}
 	return call(r.sql(f).insert, u.Receipt, u.Decides(), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
-}
-
-// Insertion returns the call that writes u's receipt, for a transaction of the application.
-func (r Receipts) Insertion(f sqltext.Flavor, u *entry.Unit) dialect.Call {
-	return r.insert(f, u, false)
 }
 
 // retention is how long u's receipt is kept.
@@ -247,9 +239,7 @@ const rowCount = "{rows}"
 
 // byKey ends an idsSQL. With a LIMIT below the table's size MySQL's optimizer uses the key; else it
 // may read a small table whole, and wait for the rows of other writers.
-func byKey(f sqltext.Flavor) string {
-	return f.Pick(sqltext.Texts{MySQL: ` LIMIT ` + rowCount, Postgres: ``, SQLite: ``})
-}
+var byKey = sqltext.Texts{MySQL: ` LIMIT ` + rowCount, Postgres: ``, SQLite: ``}
 
 // receiptTexts keeps each receiptSQL, by receiptsAt.
 var receiptTexts sync.Map
@@ -310,7 +300,7 @@ func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
 		if f == sqltext.Postgres {
 			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
 		}
-		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second + byKey(f))}
+		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second + f.Pick(byKey))}
 	}
 	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
 	later := f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`})

@@ -33,7 +33,7 @@ func CheckReceiptSchema(t *delivery.Target) error {
 			name = t.Dialect.Name
 		}
 		return fmt.Errorf("bed: the DSN parameter %s: %s has no schemas to keep receipts in, leave it out", SchemaParam, name)
-	case !isName(schema):
+	case !schemaName.MatchString(schema):
 		return fmt.Errorf("bed: the DSN parameter %s must be 1 to %d lower-case letters, digits and underscores, and not begin with a digit", SchemaParam, maxReceiptSchema)
 	}
 	return nil
@@ -42,30 +42,22 @@ func CheckReceiptSchema(t *delivery.Target) error {
 // At returns r for the table of receipts at a place from ReceiptPlace. The place comes from an
 // entry, so At ignores it unless it is a valid name.
 func (r Receipts) At(place string) Receipts {
-	if own, _, ok := strings.Cut(place, ownFor); ok && len(own) > 2 && isName(own[1:len(own)-1]) && isPlace(own) {
+	if own, _, ok := strings.Cut(place, ownFor); ok && len(own) > 2 && schemaName.MatchString(own[1:len(own)-1]) && placeForm.MatchString(own) {
 		place = own
 	}
-	if isPlace(place) {
+	if placeForm.MatchString(place) {
 		r.Schema, r.Place = "", place
 	}
 	return r
 }
 
-// place is a schema, or in PostgreSQL a database and a schema, as a server quotes names.
-var place = regexp.MustCompile("^(?:" + placeName + `\.)?` + placeName + "$")
+// placeForm is a schema, or in PostgreSQL a database and a schema, as a server quotes names.
+var placeForm = regexp.MustCompile("^(?:" + placeName + `\.)?` + placeName + "$")
 
 const placeName = "(?:[a-z_][a-z0-9_]*|`(?:[^`]|``)+`" + `|"(?:[^"]|"")+")`
 
-func isPlace(s string) bool { return place.MatchString(s) }
-
-func isName(s string) bool {
-	for i, c := range []byte(s) {
-		if (c < 'a' || c > 'z') && c != '_' && (c < '0' || c > '9' || i == 0) {
-			return false
-		}
-	}
-	return len(s) <= maxReceiptSchema
-}
+// schemaName is a name for a ReceiptSchema.
+var schemaName = regexp.MustCompile(fmt.Sprintf("^[a-z_][a-z0-9_]{0,%d}$", maxReceiptSchema-1))
 
 // quoteSchema quotes a name that has passed CheckReceiptSchema.
 func quoteSchema(f sqltext.Flavor, schema string) string {
@@ -77,14 +69,12 @@ func quoteSchema(f sqltext.Flavor, schema string) string {
 // lead to none.
 func ReceiptHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (string, error) {
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).schema)
-	if err != nil || len(rows) == 0 {
-		return "", err
-	}
-	return Text(rows[0][0]), nil
+	return first(rows), err
 }
 
 // EnsureReceipts finds or creates the table of receipts, and its ReceiptSchema, on conn's
-// database. If the account may not create it, the error holds the statement to run.
+// database. If the account may not create it, or it has no primary key, the error holds the
+// statement to run.
 func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
 	probe := r.sql(d.Flavor).probe
 	_, err := Ask(ctx, conn, probe)
@@ -100,12 +90,19 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 		_, err = Ask(ctx, conn, probe)
 	}
 	switch {
+	case err == nil && d.Flavor == 0:
+		return nil
 	case err == nil:
-		return keyed(ctx, d, conn, r)
+		s := r.sql(d.Flavor)
+		rows, err := Ask(ctx, conn, s.indexes)
+		if err == nil && !s.table.HasKey(tables.IndexesOf(Texts(rows)), receiptKeys[d.Flavor]...) {
+			err = &dialect.ReceiptTableError{Statement: s.table.AddKey(r.Placed(d.Flavor, receiptTable)), Err: errKeyless}
+		}
+		return err
 	case !d.Class(err).Answered():
 		return err
 	case dberr.Of(err).Denied():
-		return rightsError(ctx, d, conn, r, err)
+		return &dialect.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
 	}
 	if _, older := Ask(ctx, conn, r.sql(d.Flavor).probeOlder); older == nil {
 		return &dialect.ReceiptTableError{Statement: r.sql(d.Flavor).add, Err: err}
@@ -116,7 +113,7 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 	if d.Class(cerr).Later() && !noSchema(cerr) {
 		return cerr // a lock, a server that is busy: the next write looks again
 	}
-	return &dialect.ReceiptTableError{Statement: creation(d, r), Err: cerr}
+	return NoReceiptTable(d, r, cerr)
 }
 
 // receiptKeys are the names of the key by which dialects recognise a duplicate receipt; SQLite
@@ -124,28 +121,6 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 var receiptKeys = [...][]string{sqltext.MySQL: {"PRIMARY", "bed_receipt_id"}, sqltext.Postgres: {"bed_receipt_id"}, sqltext.SQLite: nil}
 
 var errKeyless = errors.New("it has no primary key: work whose receipt is there would be applied again")
-
-// keyed returns an error if the table has no primary key.
-func keyed(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
-	if d.Flavor == 0 {
-		return nil
-	}
-	s := r.sql(d.Flavor)
-	rows, err := Ask(ctx, conn, s.indexes)
-	if err != nil {
-		return err
-	}
-	indexes := make([][]string, len(rows))
-	for i, row := range rows {
-		for _, cell := range row {
-			indexes[i] = append(indexes[i], Text(cell))
-		}
-	}
-	if s.table.HasKey(tables.IndexesOf(indexes), receiptKeys[d.Flavor]...) {
-		return nil
-	}
-	return &dialect.ReceiptTableError{Statement: s.table.AddKey(r.Table(d.Flavor)), Err: errKeyless}
-}
 
 // createReceipts creates the table, after its schema if the schema is missing.
 func createReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
@@ -219,14 +194,9 @@ func ReceiptPlace(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r R
 		return "main", nil // CREATE TABLE leads nowhere else
 	}
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).place)
-	if err != nil {
-		return "", err
-	}
-	if len(rows) > 0 {
-		place = Text(rows[0][0])
-	}
-	if r.Schema == "" {
-		return place, nil
+	place = first(rows)
+	if err != nil || r.Schema == "" {
+		return place, err
 	}
 	own := quoteSchema(d.Flavor, r.Schema)
 	if place == "" {
@@ -256,19 +226,15 @@ func ReceiptRights(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r 
 	// If the account may not use the schema, PostgreSQL names only the schema, and its driver puts
 	// the code after the name.
 	ofSchema := r.Schema != "" && strings.Contains(err.Error(), " "+r.Schema+" (SQLSTATE ")
-	switch {
-	case strings.Contains(err.Error(), orderTable):
-		rights := grant(ctx, d, conn, r)
-		return &dialect.ReceiptRightsError{Grant: strings.Replace(rights, receiptTable, orderTable, 1), Err: err}
-	case !ofSchema && !strings.Contains(err.Error(), receiptTable):
+	ofOrder := strings.Contains(err.Error(), orderTable)
+	if !ofSchema && !ofOrder && !strings.Contains(err.Error(), receiptTable) {
 		return err
 	}
-	return rightsError(ctx, d, conn, r, err)
-}
-
-// rightsError is ReceiptRights for an error about the table.
-func rightsError(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, err error) error {
-	return &dialect.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
+	rights := grant(ctx, d, conn, r)
+	if ofOrder {
+		rights = strings.Replace(rights, receiptTable, orderTable, 1)
+	}
+	return &dialect.ReceiptRightsError{Grant: rights, Err: err}
 }
 
 // grant returns the statement that an operator has to run. It includes the account and place of

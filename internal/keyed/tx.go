@@ -154,7 +154,7 @@ func (t *Tx) Ran(s entry.Statement, res driver.Result, rows *attempt.Rows) {
 // Failed collects the error of a statement that leaves the transaction going.
 func (t *Tx) Failed(s entry.Statement, err error) {
 	if t != nil && t.Kept == nil {
-		t.answer.AddFailure(t.request.Answered(t.src.Flavor, s), err)
+		t.answer.Statements = append(t.answer.Statements, attempt.AnswerStatement{Prints: t.request.Answered(t.src.Flavor, s), Error: err.Error()})
 	}
 }
 
