@@ -28,10 +28,9 @@ type ender struct {
 	finish func(context.Context) ending
 	// plain means that finish is a bare COMMIT, for which another form will do.
 	plain bool
-	// undo rolls back. It is called when the transaction may still be open and
-	// must not be committed, because its entry could not be written or is left to
-	// the job.
-	undo func() error
+	// undo rolls back. It is called when the transaction may still be open and must not be
+	// committed, because its entry could not be written or is left to the job.
+	undo func()
 }
 
 // committing is a local transaction during its commit, with the unit of its writes.
@@ -67,7 +66,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		c.closed()
 	}()
 	if t != nil && t.unmet.err != nil {
-		c.undo(how.undo)
+		how.undo()
 		return false, t.unmet.err
 	}
 	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
@@ -75,7 +74,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	switch {
 	case !entries && (t == nil || !t.keyed.Keeps() && (len(t.homes) == 0 || c.c.shared == nil)):
 	case len(t.order) > 0: // sent before the transaction was met as that of WithTx
-		c.undo(how.undo)
+		how.undo()
 		return false, errOwnRows
 	default:
 		return false, x.commitHome(ctx, gone, entries)
@@ -88,12 +87,12 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		return false, c.c.leftOpen(out.Err)
 	}
 	if c.c.shared != nil {
-		c.undo(how.undo)
+		how.undo()
 		return false, c.c.shared
 	}
 	if c.c.target.Named {
 		if err := c.readSettings(ctx); err != nil {
-			c.undo(how.undo)
+			how.undo()
 			return false, err
 		}
 	}
@@ -109,7 +108,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	x.receipts = receipts
 	if soft != nil {
 		if err := soft.enter(); err != nil {
-			c.undo(how.undo)
+			how.undo()
 			return false, err
 		}
 		defer soft.left(&x.InFlight)
@@ -126,7 +125,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	}
 	c.c.cfg.Counters.failed(err)
 	if x.Tries == 0 || x.ended.open && undecided(err) {
-		c.undo(x.undo)
+		x.undo()
 	}
 	return soft != nil && soft.swallow(err), err
 }
@@ -142,7 +141,7 @@ func (x *committing) commitHome(ctx context.Context, gone, entries bool) (err er
 	}
 	if entries && x.t.state != txAborted && !gone {
 		if x.entries, err = x.t.entries(ctx); err != nil {
-			x.c.undo(x.undo)
+			x.undo()
 			return err
 		}
 		x.t.keepEntries()
@@ -153,7 +152,7 @@ func (x *committing) commitHome(ctx context.Context, gone, entries bool) (err er
 	var unwritten *dialect.EntriesError
 	switch {
 	case errors.As(out.Err, &unwritten):
-		x.c.undo(x.undo)
+		x.undo()
 		return x.t.unwrittenEntries(unwritten.Err)
 	case x.ended.open:
 		return out.Err
@@ -244,7 +243,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 		// The receipt was inserted at the beginning; the answer joins it now.
 		receipts, _ := c.c.receiptsIn(x.t)
 		if out := x.t.keyed.Store(ctx, c.c.dialect, c.inner, &x.unit, receipts); out.Err != nil {
-			c.undo(x.undo)
+			x.undo()
 			return c.lossy(out)
 		}
 	}
@@ -258,7 +257,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	}
 	if x.ended.Err != nil && !x.ended.Class.Answered() {
 		// It may not have been sent, and the connection still works.
-		c.undo(x.undo)
+		x.undo()
 	}
 	return x.ended.Outcome
 }
@@ -270,7 +269,10 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 		if x.unit.Receipt == "" || x.t.keyed != nil {
 			return x.end(ctx)
 		}
-		out := attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo)
+		out := attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, func() (lost bool) {
+			x.undo()
+			return c.dead
+		})
 		out, _ = c.c.target.Explain(ctx, &c.session, &x.unit, out)
 		return out
 	})

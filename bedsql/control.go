@@ -267,7 +267,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	inner, err := attempt.BeginTx(ctx, c.inner, opts)
 	if err != nil {
 		if out := c.lossy(attempt.Failed(c.c.dialect, err, false)); !out.Class.Answered() {
-			c.undo(c.rollback(ctx, nil)) // it may have begun
+			c.undo(ctx, nil) // it may have begun
 		}
 		return nil, err
 	}
@@ -384,7 +384,7 @@ func (c *Conn) endByDDL(ctx context.Context, under scope, s statement) (res driv
 			end, committed = c.afterImplicitCommit(ctx, end.Outcome)
 		}
 		return end
-	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
+	}, undo: func() { c.undo(ctx, nil) }}.commit(ctx, c)
 	// A retry delivers the unit, and a soft transaction may swallow its outcome. Neither runs the
 	// committing statement.
 	if failed = own; err != nil && (!swallowed || res == nil && own == nil) {
@@ -435,19 +435,12 @@ func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
 // undoTimeout bounds a ROLLBACK on bed's own initiative.
 const undoTimeout = 5 * time.Second
 
-// undo rolls back, or takes the connection out of use: an open transaction
-// must not go back to the pool.
-func (c *Conn) undo(undo func() error) {
-	if !attempt.RolledBack(c.c.dialect, undo()) {
-		c.kill()
-	}
-}
-
-// rollback makes a ROLLBACK for undo, of tx or, without it, by a statement.
-func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
-	return func() error {
-		ctx, cancel := context.WithTimeout(ctx, undoTimeout)
-		defer cancel()
-		return attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
+// undo rolls back tx or, without it, by a statement. If it cannot, it takes the connection out of
+// use: an open transaction must not go back to the pool.
+func (c *Conn) undo(ctx context.Context, tx driver.Tx) {
+	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
+	defer cancel()
+	if !attempt.RolledBack(c.c.dialect, attempt.Rollback(ctx, c.c.dialect, &c.session, tx)) {
+		c.dead = true
 	}
 }

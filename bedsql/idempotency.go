@@ -155,7 +155,7 @@ func (t *replayedTx) Commit() error {
 	c := t.c
 	c.tx.seal(true)
 	c.tx.tell(homeReplayed, time.Now())
-	c.undo(c.rollback(t.ctx, t.inner))
+	c.undo(t.ctx, t.inner)
 	c.closed()
 	return c.c.keys.Refused(t.keyed.Whole())
 }

@@ -31,7 +31,7 @@ func (t *tx) Commit() error {
 		if !errors.Is(err, ErrUnknownOutcome) {
 			err = fmt.Errorf("bed: nothing was committed: %w", err)
 		}
-		c.undo(c.rollback(t.ctx, t.inner))
+		c.undo(t.ctx, t.inner)
 		c.closed()
 		return err
 	}
@@ -43,7 +43,7 @@ func (t *tx) Commit() error {
 			return ending{}
 		},
 		plain: true,
-		undo:  c.rollback(t.ctx, t.inner),
+		undo:  func() { c.undo(t.ctx, t.inner) },
 	}.commit(t.ctx, c)
 	if swallowed {
 		return nil

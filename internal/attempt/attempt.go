@@ -419,15 +419,14 @@ func Supersede(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *ent
 func waited(ctx context.Context, before bool) bool { return !before && ctx.Err() != nil }
 
 // Commit ends the open local transaction on conn with u's receipt in it. finish commits the
-// transaction, and undo rolls it back; plain means that finish is a bare COMMIT. An error that is
-// an answer means that nothing was committed, except for Found.
-func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
+// transaction, and undo rolls it back, or reports that the connection is lost; plain means that
+// finish is a bare COMMIT. An error that is an answer means that nothing was committed, except for
+// Found.
+func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() (lost bool)) Outcome {
 	receipt := r.Insertion(d.Flavor, u, false)
 	fences := r.fences(d.Flavor, u)
 	rolledBack := func(out Outcome) Outcome {
-		if !RolledBack(d, undo()) {
-			out.ConnLost = true
-		}
+		out.ConnLost = undo() || out.ConnLost
 		return out
 	}
 	if plain && d.CommitWith != nil {
