@@ -19,13 +19,6 @@ type Conn struct {
 	inner driver.Conn
 	// session is inner with its dialect's memory of it.
 	session attempt.Session
-	// has holds the interfaces of inner for every call, each nil if inner lacks it.
-	has struct {
-		driver.ExecerContext
-		driver.QueryerContext
-		driver.SessionResetter
-		driver.Validator
-	}
 	// dead means that inner must not be used again. It is never redialled in place, because the
 	// state of its session is gone.
 	dead bool
@@ -114,11 +107,11 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 		return driver.ErrBadConn
 	}
 	if !c.keepsState() && !c.resetPinned(ctx) {
-		c.kill()
+		c.dead = true
 		return driver.ErrBadConn
 	}
-	if c.has.SessionResetter != nil {
-		return c.has.ResetSession(ctx)
+	if r, ok := c.inner.(driver.SessionResetter); ok {
+		return r.ResetSession(ctx)
 	}
 	return nil
 }
@@ -133,8 +126,8 @@ func (c *Conn) IsValid() bool {
 		c.warnReturned(wasClosed)
 		return false
 	}
-	if c.has.Validator != nil {
-		return c.has.IsValid()
+	if v, ok := c.inner.(driver.Validator); ok {
+		return v.IsValid()
 	}
 	return true
 }
@@ -175,8 +168,10 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	class := c.read(ctx, query)
 	// For most statements route would come to this in the end.
-	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
-		return c.has.QueryContext(ctx, query, args)
+	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil {
+		if q, ok := c.inner.(driver.QueryerContext); ok {
+			return q.QueryContext(ctx, query, args)
+		}
 	}
 	r, err := c.route(ctx, scopeOf(ctx), c.asText(query, class, args, true))
 	return r.Rows, err
@@ -276,7 +271,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 			return nil, err
 		}
 		if c.inner != nil && !why.Answered() {
-			c.kill()
+			c.dead = true
 		}
 	}
 	w := c.spare
@@ -317,12 +312,7 @@ func (c *Conn) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	inner := session.Conn
-	c.inner, c.session = inner, session
-	c.has.ExecerContext, _ = inner.(driver.ExecerContext)
-	c.has.QueryerContext, _ = inner.(driver.QueryerContext)
-	c.has.SessionResetter, _ = inner.(driver.SessionResetter)
-	c.has.Validator, _ = inner.(driver.Validator)
+	c.inner, c.session = session.Conn, session
 	return nil
 }
 
@@ -342,7 +332,7 @@ func (c *Conn) onOwn(f func() attempt.Outcome) attempt.Outcome {
 	lost := true
 	defer func() {
 		if lost {
-			c.kill()
+			c.dead = true
 		}
 	}()
 	out := f()
@@ -365,7 +355,7 @@ func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcom
 		if err := ctx.Err(); err != nil {
 			return attempt.Outcome{Err: err, Class: dialect.Unreachable}
 		}
-		c.kill()
+		c.dead = true
 	}
 	if c.c.target.NoSideConnection {
 		return attempt.Outcome{Err: errNoOther, Class: dialect.Unreachable}
@@ -378,13 +368,10 @@ func (c *connector) onChecked(ctx context.Context, f func(driver.Conn) attempt.O
 	return c.onPool(ctx, true, f)
 }
 
-// kill takes the connection out of use.
-func (c *Conn) kill() { c.dead = true }
-
 // lossy takes the connection out of use if the attempt lost it.
 func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
 	if out.ConnLost {
-		c.kill()
+		c.dead = true
 	}
 	return out
 }
@@ -431,12 +418,6 @@ func (c *Conn) sendOnce(ctx context.Context, s statement) (r attempt.Reply, err 
 	switch {
 	case s.Stmt != nil:
 		return attempt.SendStmt(ctx, s.Stmt, s.Args, s.rows)
-	case s.rows && c.has.QueryerContext != nil:
-		r.Rows, err = c.has.QueryContext(ctx, s.SQL, s.Args)
-	case !s.rows && c.has.ExecerContext != nil:
-		r.Result, err = c.has.ExecContext(ctx, s.SQL, s.Args)
-	default:
-		err = driver.ErrSkip
 	}
-	return r, err
+	return attempt.SendText(ctx, c.inner, &s.Call, s.rows)
 }

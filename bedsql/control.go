@@ -345,7 +345,7 @@ func (c *Conn) closed() {
 func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.Outcome {
 	out := attempt.Failed(c.c.dialect, err, before)
 	if out.ConnLost {
-		c.kill()
+		c.dead = true
 		return out
 	}
 	t := c.tx
@@ -413,7 +413,7 @@ func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (en
 		return ending{Outcome: out, open: true}, false
 	case dialect.InDoubt:
 		out.Class, out.ConnLost = dialect.Unknown, true
-		c.kill()
+		c.dead = true
 		_ = c.session.Close() // the caller's further statements must not end its transaction
 		return ending{Outcome: out}, false
 	default:
@@ -426,7 +426,7 @@ func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (en
 func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
 	err := attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
 	if !attempt.RolledBack(c.c.dialect, err) {
-		c.kill()
+		c.dead = true
 	}
 	c.closed()
 	return err

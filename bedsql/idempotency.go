@@ -217,7 +217,7 @@ func (t *localTx) still(ctx context.Context) error {
 	const noSuchSavepoint = 1305
 	switch {
 	case attempt.Failed(t.c.c.dialect, err, false).ConnLost:
-		t.c.kill()
+		t.c.dead = true
 		return err
 	case dberr.Of(err).Number != noSuchSavepoint:
 		t.lose(err)

@@ -63,7 +63,7 @@ func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.T
 		return deadline, nil
 	}
 	if !c.c.dialect.Class(err).Answered() {
-		c.kill()
+		c.dead = true
 	}
 	return deadline, c.c.unlocated(err)
 }

@@ -61,7 +61,7 @@ func (c *Conn) readSettings(ctx context.Context) error {
 		return fmt.Errorf("bed: nothing was run: %w", failed)
 	}
 	if c.inner != nil {
-		c.kill()
+		c.dead = true
 	}
 	if used && c.tx == nil && bounded.Err() == nil {
 		return driver.ErrBadConn // nothing was logged yet: database/sql may use another connection
