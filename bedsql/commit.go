@@ -36,7 +36,7 @@ type ender struct {
 // committing is a local transaction during its commit, with the unit of its writes.
 type committing struct {
 	besteffort.InFlight
-	receiptOf
+	again
 	ender
 
 	c        *Conn
@@ -53,7 +53,7 @@ type committing struct {
 func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error) {
 	t := c.tx
 	x := &committing{ender: how, c: c, t: t}
-	x.receiptOf = receiptOf{c, c.c, &x.unit}
+	x.again = again{c, c.c, &x.unit}
 	defer func() {
 		if x.ended.open && !undecided(err) {
 			c.tx = t // it goes on
@@ -262,7 +262,6 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	return x.ended.Outcome
 }
 
-// First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {
 	c := x.c
 	return c.onOwn(func() attempt.Outcome {
@@ -276,9 +275,4 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 		out, _ = c.c.target.Explain(ctx, &c.session, &x.unit, out)
 		return out
 	})
-}
-
-// Again implements besteffort.Attempts.
-func (x *committing) Again(ctx context.Context) attempt.Outcome {
-	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.replay(ctx, conn, &x.unit) })
 }

@@ -190,7 +190,7 @@ func (c *connector) forceReceipts(ctx context.Context) error {
 }
 
 // onPart calls f on a connection to the data source of a part, with the place of its receipt.
-func onPart(ctx context.Context, s *SoftTransaction, part *entry.Unit, f func(context.Context, *dialect.Dialect, driver.Conn, *entry.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
+func onPart(ctx context.Context, s *SoftTransaction, part *entry.Unit, f attempt.Runner) attempt.Outcome {
 	i := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.c.target.DataSource == part.DataSource })
 	if i < 0 { // what was recorded there was rolled back
 		return attempt.Outcome{Class: dialect.Unreachable, Err: errors.New("bed: its data source is not known here")}

@@ -19,24 +19,17 @@ import (
 // execution is a DML outside any local transaction, with the needs of its attempts.
 type execution struct {
 	besteffort.InFlight
-	receiptOf
+	again
 
 	c    *Conn
-	call dialect.Call
-	// rows means that it was sent through Query.
-	rows bool
+	s    statement
 	unit entry.Unit
 	text [1]entry.Statement
 }
 
-// deliverer is the connector's, or a decorator of it.
-type deliverer interface {
-	Deliver(ctx context.Context, d *besteffort.InFlight) error
-}
-
 // submit makes a unit of one DML outside any local transaction, and lets to deliver it. For a
 // Query it reads all rows before the write counts as delivered, and hands them on buffered.
-func (c *Conn) submit(ctx context.Context, under scope, s statement, to deliverer) (attempt.Reply, error) {
+func (c *Conn) submit(ctx context.Context, under scope, s statement, to besteffort.Delivery) (attempt.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
 	}
@@ -53,9 +46,9 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement, to delivere
 		}
 	}
 	var err error
-	x := &execution{c: c, call: s.Call, rows: s.rows}
-	x.receiptOf = receiptOf{c, c.c, &x.unit}
-	if x.text[0], x.call.Args, err = c.c.store(s.Call); err != nil {
+	x := &execution{c: c, s: s}
+	x.again = again{c, c.c, &x.unit}
+	if x.text[0], x.s.Args, err = c.c.store(s.Call); err != nil {
 		return attempt.Reply{}, err
 	}
 	soft := under.soft
@@ -122,22 +115,22 @@ func (x *execution) First(ctx context.Context) attempt.Outcome {
 			x.unit.Session = "" // another's, and nothing was sent in it
 		}
 		if x.unit.Receipt == "" && x.unit.Session == c.session.Facts.Session {
-			return attempt.One(ctx, c.c.dialect, &c.session, x.call, x.rows, x.unit.InDoubt)
+			return attempt.One(ctx, c.c.dialect, &c.session, x.s.Call, x.s.rows, x.unit.InDoubt)
 		}
-		return x.attempt(ctx, &c.session, x.call)
+		return x.attempt(ctx, &c.session, x.s.Call)
 	})
 }
 
 // Again implements besteffort.Attempts, on another connection or in a session that may have
 // changed: a statement prepared there may be gone.
 func (x *execution) Again(ctx context.Context) attempt.Outcome {
-	anew := x.call
+	anew := x.s.Call
 	anew.Stmt = nil
 	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.attempt(ctx, conn, anew) })
 }
 
-// receiptOf implements the questions of besteffort.Attempts about a receipt.
-type receiptOf struct {
+// again implements besteffort.Attempts, but for the first attempt, on checked connections.
+type again struct {
 	on interface {
 		onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome
 	}
@@ -145,18 +138,17 @@ type receiptOf struct {
 	unit *entry.Unit
 }
 
-// Void implements besteffort.Attempts.
-func (r receiptOf) Void(ctx context.Context) attempt.Outcome {
-	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
-		return r.of.attempt(ctx, conn, r.unit, func() attempt.Outcome { return attempt.Void(ctx, r.of.dialect, conn, r.unit, r.of.receipts) })
-	})
+func (a again) run(ctx context.Context, f attempt.Runner) attempt.Outcome {
+	return a.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return a.of.run(ctx, conn, a.unit, f) })
 }
 
-// MarkReported implements besteffort.Attempts.
-func (r receiptOf) MarkReported(ctx context.Context) attempt.Outcome {
-	return r.on.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
-		return attempt.MarkReported(ctx, r.of.dialect, conn, r.unit, r.of.receipts)
-	})
+// Again makes one more attempt of a unit with its parameters as the log keeps them.
+func (a again) Again(ctx context.Context) attempt.Outcome { return a.run(ctx, attempt.Replay) }
+
+func (a again) Void(ctx context.Context) attempt.Outcome { return a.run(ctx, attempt.Void) }
+
+func (a again) MarkReported(ctx context.Context) attempt.Outcome {
+	return a.run(ctx, attempt.MarkReported)
 }
 
 // attempt makes one attempt of the write on conn, with its receipt if it has one.
@@ -164,9 +156,9 @@ func (x *execution) attempt(ctx context.Context, conn driver.Conn, call dialect.
 	c := x.c.c
 	return c.attempt(ctx, conn, &x.unit, func() attempt.Outcome {
 		if x.unit.Receipt == "" {
-			return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
+			return attempt.One(ctx, c.dialect, conn, call, x.s.rows, x.unit.InDoubt)
 		}
-		return attempt.Apply(ctx, c.dialect, conn, []dialect.Call{call}, &x.unit, c.receipts, x.rows)
+		return attempt.Apply(ctx, c.dialect, conn, []dialect.Call{call}, &x.unit, c.receipts, x.s.rows)
 	})
 }
 

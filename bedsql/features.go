@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/order"
 )
@@ -45,7 +46,7 @@ func (c *Conn) asked(ctx context.Context, under scope, s statement) (r attempt.R
 
 // submit is Conn.submit for a write with features.
 func (under scope) submit(ctx context.Context, c *Conn, s statement) (r attempt.Reply, err error) {
-	to := deliverer(c.c.deliverer)
+	to := besteffort.Delivery(c.c.deliverer)
 	if under.ordered {
 		turn := order.Turn{Deliverer: c.c.deliverer, Wait: c.c.cfg.OrderWait}
 		if turn.Key, err = orderKey(c.c, under); err != nil {
@@ -71,7 +72,7 @@ func (under scope) submit(ctx context.Context, c *Conn, s statement) (r attempt.
 }
 
 // deliverer delivers the unit of t at its COMMIT.
-func (t *localTx) deliverer() (to deliverer) {
+func (t *localTx) deliverer() (to besteffort.Delivery) {
 	to = t.c.c.deliverer
 	if len(t.order) > 0 {
 		to = order.Turn{Deliverer: t.c.c.deliverer} // it has seen what was before its turn, and holds locks: it does not wait

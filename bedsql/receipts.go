@@ -137,9 +137,9 @@ func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 	return r, r.Place != ""
 }
 
-// replay runs a unit once more.
-func (c *connector) replay(ctx context.Context, conn driver.Conn, u *entry.Unit) attempt.Outcome {
-	return c.attempt(ctx, conn, u, func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) })
+// run is attempt by f.
+func (c *connector) run(ctx context.Context, conn driver.Conn, u *entry.Unit, f attempt.Runner) attempt.Outcome {
+	return c.attempt(ctx, conn, u, func() attempt.Outcome { return f(ctx, c.dialect, conn, u, c.receipts) })
 }
 
 var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts was not looked for before the transaction; " +

@@ -20,7 +20,7 @@ import (
 // stagedUnit is the part of a group for one data source, or one message.
 type stagedUnit struct {
 	besteffort.InFlight
-	receiptOf
+	again
 
 	c      *connector
 	writes []*stagedWrite
@@ -167,7 +167,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 func (u *stagedUnit) open(s *SoftTransaction, w *stagedWrite, withKey, receipt bool) (err error) {
 	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, features: features{id: w.id}}, withKey || receipt, &u.unit, nil, u)
 	u.unit.Session = cmp.Or(w.session, u.unit.Session)
-	u.Ending, u.receiptOf = besteffort.ParkRefused, receiptOf{u.c, u.c, &u.unit}
+	u.Ending, u.again = besteffort.ParkRefused, again{u.c, u.c, &u.unit}
 	u.unit.TraceParent = w.trace
 	if w.called != nil {
 		u.keyed = w.called
@@ -179,7 +179,6 @@ func (u *stagedUnit) open(s *SoftTransaction, w *stagedWrite, withKey, receipt b
 	return err
 }
 
-// First implements besteffort.Attempts.
 func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 	if u.behind != nil {
 		return attempt.Outcome{Class: dialect.Unreachable, Err: u.behind}
@@ -188,13 +187,8 @@ func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session && !u.c.target.Named {
 			u.unit.Session = "" // another's, and nothing was sent in it
 		}
-		return u.c.replay(ctx, conn, &u.unit)
+		return u.c.run(ctx, conn, &u.unit, attempt.Replay)
 	})
-}
-
-// Again implements besteffort.Attempts.
-func (u *stagedUnit) Again(ctx context.Context) attempt.Outcome {
-	return u.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, &u.unit) })
 }
 
 // submit has the unit delivered. It waits for the unit's turn for at most wait. A driver's panic is

@@ -64,9 +64,7 @@ func (k *Key) Covers(other *Key) bool { return other == nil || k != nil && *k ==
 
 // Write is the one write under a key on a data source. Delivered by itself, it decorates To.
 type Write struct {
-	To interface {
-		Deliver(ctx context.Context, w *besteffort.InFlight) error
-	}
+	To besteffort.Delivery
 	// Sent means that the unit went to To.
 	Sent bool
 	// Peer means that the data source is a service that keeps the receipt itself.
