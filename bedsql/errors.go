@@ -7,7 +7,6 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
 )
 
 var (
@@ -198,12 +197,4 @@ func each[T error](all []error) (found []T) {
 		}
 	}
 	return found
-}
-
-// locationOf returns the location of a log; empty if it has no location.
-func locationOf(s txlog.Storage) string {
-	if l, ok := s.(interface{ Location() string }); ok {
-		return l.Location()
-	}
-	return ""
 }

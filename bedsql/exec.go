@@ -250,8 +250,8 @@ func (c *connector) inFlight(under scope, receipt bool, u *entry.Unit, on *Conn,
 	return d
 }
 
-// noResult is Exec's Result in a soft transaction for a write that End will report: 0 rows. With
-// ErrRowsUnknown, it is the Result of a write whose successful attempt lost its answer.
+// noResult is Exec's Result in a soft transaction for a write that End will report: 0 rows. With an
+// error, such as ErrRowsUnknown, it is the Result of a write without an answer.
 type noResult struct{ err error }
 
 func (r noResult) LastInsertId() (int64, error) { return 0, r.err }

@@ -57,7 +57,7 @@ type DBTX interface {
 // Begin returns an error for a nil tx, for a pool, and for a transaction of a bare driver.
 func WithTx(tx DBTX) TxOption {
 	return func(s *SoftTransaction) {
-		s.staged = &staging{sums: map[string]stagedSum{}}
+		s.staged = newStaging()
 		s.home = &home{soft: s, keys: map[string]*keyed.Write{}}
 		v := reflect.ValueOf(tx)
 		_, pool := tx.(interface{ SetMaxOpenConns(int) })
@@ -235,8 +235,8 @@ func (h *home) keepFirst(n int) {
 // looksAhead reports whether to look for the table of receipts before a write is recorded. Telling
 // the log its place would need the lock on an SQLite file, and the transaction holds that.
 func (h *home) looksAhead(c *connector) bool {
-	s, ok := c.cfg.Storage.(interface{ Driver() string })
-	return !ok || s.Driver() != "sqlite"
+	driver, _ := whereabouts(c.cfg.Storage)
+	return driver != "sqlite"
 }
 
 // stage records writes for one data source: all of them, or none.
@@ -361,13 +361,7 @@ func (v visit) Exec(ctx context.Context, text string) (int64, error) {
 
 func (v visit) Query(ctx context.Context, text string) ([][]string, error) {
 	rows, err := attempt.Ask(ctx, v.Conn, text)
-	texts := make([][]string, len(rows))
-	for i, row := range rows {
-		for _, value := range row {
-			texts[i] = append(texts[i], attempt.Text(value))
-		}
-	}
-	return texts, err
+	return attempt.Texts(rows), err
 }
 
 // forceReceipts looks for the tables of receipts of the parts of a group that gets a compensation.
@@ -393,7 +387,8 @@ func (h *home) forceReceipts(ctx context.Context) error {
 func (h *home) unwritten(c *connector, err error) error {
 	switch {
 	case errors.Is(err, txlog.ErrLogElsewhere):
-		e := &LogElsewhereError{DataSource: c.target.DataSource, Log: locationOf(c.cfg.Storage), Cause: err}
+		_, location := whereabouts(c.cfg.Storage)
+		e := &LogElsewhereError{DataSource: c.target.DataSource, Log: location, Cause: err}
 		if err == txlog.ErrLogElsewhere { //nolint:errorlint // the kind of log says no more
 			e.Cause = nil
 		}

@@ -89,7 +89,7 @@ func (e *homeEnd) pending(u *stagedUnit, parked bool, cause error) {
 func (e *homeEnd) answered(ctx context.Context, u *stagedUnit) {
 	if applied, _ := u.applied(ctx); applied {
 		for _, w := range u.writes {
-			w.set(noResult{ErrRowsUnknown}, nil)
+			w.set(noResult{ErrRowsUnknown})
 		}
 		e.soft.arrive(u.c.target.DataSource)
 		return

@@ -105,9 +105,6 @@ func (s *scope) call(c *connector, call *dialect.Call) (err error) {
 func (g *staging) call(s *SoftTransaction, dataSource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g.calls == nil {
-		g.calls = map[string]int{}
-	}
 	g.calls[dataSource]++
 	return g.calls[dataSource]
 }
@@ -179,12 +176,6 @@ func (u *stagedUnit) isRefused() bool { return u.Held() && u.Ending == besteffor
 func refusedWhole(ctx context.Context, units, unsent []*stagedUnit) bool {
 	if len(units) == 0 || slices.ContainsFunc(units, func(u *stagedUnit) bool { return !u.isRefused() }) {
 		return false
-	}
-	inFlight := func(units []*stagedUnit) (ds []*besteffort.InFlight) {
-		for _, u := range units {
-			ds = append(ds, &u.InFlight)
-		}
-		return ds
 	}
 	errs := group.Refuse(ctx, units[0].c.deliverer, inFlight(units), inFlight(unsent))
 	for i, err := range errs {

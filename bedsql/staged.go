@@ -36,7 +36,7 @@ import (
 // gorm asks for the generated id right after an INSERT, and takes ErrStaged for a failure: give
 // its models keys of their own.
 func Staged() TxOption {
-	return func(s *SoftTransaction) { s.staged = &staging{sums: map[string]stagedSum{}} }
+	return func(s *SoftTransaction) { s.staged = newStaging() }
 }
 
 // staging holds the recorded writes of a staged soft transaction.
@@ -49,6 +49,8 @@ type staging struct {
 	messages, unscoped bool
 	calls              map[string]int
 }
+
+func newStaging() *staging { return &staging{sums: map[string]stagedSum{}, calls: map[string]int{}} }
 
 // stagedSum is the size of the writes recorded for one unit.
 type stagedSum struct {
@@ -138,7 +140,6 @@ type stagedWrite struct {
 
 	mu     sync.Mutex
 	result driver.Result
-	err    error
 }
 
 // unscoped reports whether it is a call of a service that may not recognize keys.
@@ -152,41 +153,28 @@ func (w *stagedWrite) unit() string {
 	return w.c.target.DataSource
 }
 
-func (w *stagedWrite) get() (driver.Result, error) {
+// get returns the result so far.
+func (w *stagedWrite) get() driver.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.undo:
-		return nil, errUndoResult
-	case w.err != nil:
-		return nil, w.err
+		return noResult{errUndoResult}
 	case w.result == nil:
-		return nil, fmt.Errorf("%w: its result is known after End", ErrStaged)
+		return noResult{fmt.Errorf("%w: its result is known after End", ErrStaged)}
 	}
-	return w.result, nil
+	return w.result
 }
 
-func (w *stagedWrite) set(result driver.Result, err error) {
+func (w *stagedWrite) set(result driver.Result) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.result, w.err = result, err
+	w.result = result
 }
 
-func (w *stagedWrite) LastInsertId() (int64, error) {
-	r, err := w.get()
-	if err != nil {
-		return 0, err
-	}
-	return r.LastInsertId()
-}
+func (w *stagedWrite) LastInsertId() (int64, error) { return w.get().LastInsertId() }
 
-func (w *stagedWrite) RowsAffected() (int64, error) {
-	r, err := w.get()
-	if err != nil {
-		return 0, err
-	}
-	return r.RowsAffected()
-}
+func (w *stagedWrite) RowsAffected() (int64, error) { return w.get().RowsAffected() }
 
 // stagedTx is a local transaction that only records.
 type stagedTx struct {
@@ -219,7 +207,7 @@ func (t *stagedTx) Rollback() error {
 
 // rollbackTo drops all writes but the first n.
 func (t *stagedTx) rollbackTo(n int) {
-	drop(t.writes[n:], fmt.Errorf("%w: the write was rolled back", ErrStaged))
+	drop(t.writes[n:], errWithRolledBack)
 	t.writes = t.writes[:n]
 }
 
@@ -227,7 +215,7 @@ func (t *stagedTx) rollbackTo(n int) {
 func drop(writes []*stagedWrite, why error) {
 	for _, w := range writes {
 		w.called.Back()
-		w.set(nil, why)
+		w.set(noResult{why})
 	}
 }
 

@@ -34,6 +34,13 @@ type stagedUnit struct {
 	panicked any
 }
 
+func inFlight(units []*stagedUnit) (ds []*besteffort.InFlight) {
+	for _, u := range units {
+		ds = append(ds, &u.InFlight)
+	}
+	return ds
+}
+
 // finishStaged writes all entries in one step and delivers them to their data sources side by
 // side. It returns End's report, and the value of a driver's panic.
 func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
@@ -53,10 +60,7 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	if len(units) == 0 {
 		return nil, nil
 	}
-	ds := make([]*besteffort.InFlight, len(units), len(units)+1)
-	for i, u := range units {
-		ds[i] = &u.InFlight
-	}
+	ds := inFlight(units)
 	if back != nil {
 		ds = append(ds, &back.InFlight)
 	}
@@ -82,9 +86,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 		g.Deliverer, g.Storage, g.Compensation = back.c.deliverer, back.c.cfg.Storage, &back.InFlight
 		g.Undo = func(ctx context.Context, part *entry.Unit) attempt.Outcome { return onPart(ctx, s, part, attempt.Undo) }
 		g.Look = func(ctx context.Context, part *entry.Unit) attempt.Outcome { return onPart(ctx, s, part, lookAtPart) }
-		for _, u := range units {
-			g.Parts = append(g.Parts, &u.InFlight)
-		}
+		g.Parts = inFlight(units)
 		whole, err = g.End(ctx)
 	}
 	for _, u := range units {
@@ -212,11 +214,11 @@ func (u *stagedUnit) answer(err error) {
 	for i, w := range u.writes {
 		switch {
 		case err != nil:
-			w.set(nil, err)
+			w.set(noResult{err})
 		case i < len(u.Outcome.Results):
-			w.set(u.Outcome.Results[i], nil)
+			w.set(u.Outcome.Results[i])
 		default:
-			w.set(noResult{ErrRowsUnknown}, nil)
+			w.set(noResult{ErrRowsUnknown})
 		}
 	}
 }
