@@ -2,7 +2,6 @@ package bedsql
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -207,11 +206,9 @@ func (t *localTx) entries(ctx context.Context) (calls []dialect.Call, err error)
 			return nil, h.unwritten(c, err)
 		}
 		for _, in := range inserts {
-			call := dialect.Call{SQL: in.SQL, Required: entry.Exactly(int64(in.Rows)), Entries: in.Find, Check: in.Check}
-			for i, a := range in.Args {
-				call.Args = append(call.Args, driver.NamedValue{Ordinal: i + 1, Value: a})
-			}
-			calls = append(calls, call)
+			calls = append(calls, dialect.Call{
+				SQL: in.SQL, Args: attempt.Numbered(in.Args), Required: entry.Exactly(int64(in.Rows)), Entries: in.Find, Check: in.Check,
+			})
 		}
 		if h.own != nil {
 			r := h.own.c.receipts

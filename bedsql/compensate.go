@@ -46,7 +46,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 		return nil
 	case s.staged == nil:
 		return notRecorded("the soft transaction is immediate; begin it with Staged or WithTx")
-	case s.ofUndoable():
+	case s.ofRequest() && s.home.local.under.confined:
 		return notRecorded("its request is undone as a whole (bedhttp.Config.Undo): whoever undoes the request undoes its groups too")
 	case s.key != nil || under.key != nil:
 		return unusable("a group under it cannot be compensated")
@@ -64,14 +64,6 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 		return notRecorded("it is not plain DML")
 	}
 	return nil
-}
-
-// newCompensation makes the compensation of the group, without any parts.
-func newCompensation(s *SoftTransaction, c *connector) *stagedUnit {
-	u := &stagedUnit{c: c}
-	u.unit = entry.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.compensateAfter, Undo: new(entry.Undo)}
-	u.InFlight = besteffort.InFlight{Unit: &u.unit}
-	return u
 }
 
 // joinGroup makes u the next part of the group with the compensation back.
@@ -105,7 +97,9 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 	if first < 0 {
 		return nil, nil
 	}
-	back := newCompensation(s, s.staged.writes[first].c)
+	back := &stagedUnit{c: s.staged.writes[first].c}
+	back.unit = entry.Unit{ID: s.id, TransactionID: s.id, CompensateAfter: s.compensateAfter, Undo: new(entry.Undo)}
+	back.InFlight.Unit = &back.unit
 	for _, u := range units {
 		if s.home == nil || u.c.dialect.Peer != nil { // else they were looked for when the writes were recorded
 			if err := u.c.forceReceipts(ctx); err != nil {
@@ -140,9 +134,10 @@ func stagedCompensation(ctx context.Context, s *SoftTransaction, units []*staged
 func (g *staging) undone(w *stagedWrite) *stagedWrite {
 	var open []*stagedWrite
 	for _, other := range g.writes {
+		if other == w {
+			break
+		}
 		switch {
-		case other == w:
-			return last(open)
 		case other.c.target.DataSource != w.c.target.DataSource:
 		case !other.undo:
 			open = append(open, other)
@@ -150,14 +145,10 @@ func (g *staging) undone(w *stagedWrite) *stagedWrite {
 			open = open[:len(open)-1]
 		}
 	}
-	return last(open)
-}
-
-func last(of []*stagedWrite) *stagedWrite {
-	if len(of) == 0 {
+	if len(open) == 0 {
 		return nil
 	}
-	return of[len(of)-1]
+	return open[len(open)-1]
 }
 
 // ownPart adds the own rows of the transaction of WithTx to a group, as its part n, and returns

@@ -415,8 +415,7 @@ func (c *Conn) sendOnce(ctx context.Context, s statement) (r attempt.Reply, err 
 	if err := s.prepareLate(ctx); err != nil {
 		return r, err
 	}
-	switch {
-	case s.Stmt != nil:
+	if s.Stmt != nil {
 		return attempt.SendStmt(ctx, s.Stmt, s.Args, s.rows)
 	}
 	return attempt.SendText(ctx, c.inner, &s.Call, s.rows)

@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -130,6 +131,7 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 		texts:   sqltext.NewCache(t.Dialect.Flavor, cachedTexts),
 		log:     log,
 		shared:  sharedFile(t, cfg),
+		changed: map[string]*connector{},
 	}
 	c.reach(t, attempt.Receipts{
 		LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
@@ -152,9 +154,10 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 		Unlogged:                &cfg.Counters.AppliedUnlogged,
 		Unclassified:            &cfg.Counters.Unclassified,
 		Erase:                   c.eraseReceipts,
-		EraseInTurn:             c.erasesInTurn(),
-		Bus:                     cfg.Bus,
-		Logger:                  cfg.Logger,
+		// SQLite has one writer at a time: an application with one connection is never locked out.
+		EraseInTurn: t.Dialect.Flavor == sqltext.SQLite,
+		Bus:         cfg.Bus,
+		Logger:      cfg.Logger,
 	})
 	return c, nil
 }
@@ -256,10 +259,7 @@ func (c *connector) dialClass(err error) dialect.Class {
 // with returns the connector for a connection of c after the statement change has changed its
 // settings; nil if there are too many.
 func (c *connector) with(settings, change string) *connector {
-	origin := c
-	if c.origin != nil {
-		origin = c.origin
-	}
+	origin := cmp.Or(c.origin, c)
 	place := c.target.Known(false) // a transaction may be open, which has looked for it
 	if settings == origin.target.Settings {
 		origin.target.Adopt(place)
@@ -283,9 +283,6 @@ func (c *connector) with(settings, change string) *connector {
 	t.Settings = settings
 	n.reach(t, origin.receipts)
 	n.target.Adopt(place)
-	if origin.changed == nil {
-		origin.changed = map[string]*connector{}
-	}
 	origin.changed[settings] = n
 	return n
 }

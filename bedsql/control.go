@@ -73,15 +73,14 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if err := c.tx.still(ctx); err != nil {
 		return err
 	}
-	if t := c.tx; t != nil && t.state == txLost {
-		switch s.class.Kind {
-		case sqltext.Rollback, sqltext.Read, sqltext.Empty:
-		default:
+	if t := c.tx; t != nil {
+		switch kind := s.class.Kind; {
+		case kind == sqltext.Rollback, kind == sqltext.Read, kind == sqltext.Empty:
+		case t.state == txLost:
 			return t.lostError()
+		case t.unmet.err != nil && (kind == sqltext.Multi || kind == sqltext.Opaque || kind == sqltext.Control):
+			return t.unmet.err // the statement could commit the write unseen
 		}
-	}
-	if err := c.tx.stays(s.class); err != nil {
-		return err
 	}
 	if err := c.tx.carries(s); err != nil {
 		return err
@@ -156,17 +155,6 @@ func endsWithin(f sqltext.Flavor, text string) bool {
 	return false
 }
 
-// failed notes the possible effects of a failed statement.
-func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
-	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
-	switch {
-	case cl.Kind == sqltext.RollbackTo && doubt && c.tx != nil:
-		c.tx.unreplayable(inDoubt)
-	case cl.Kind == sqltext.Multi && cl.Pins:
-		c.pin("several statements in one text left the session in an unknown state", "")
-	}
-}
-
 // observe notes the effect of a statement on the session and the open transaction. err is the
 // statement's error.
 func (c *Conn) observe(ctx context.Context, under scope, s statement, err error) {
@@ -179,7 +167,13 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 		}
 	}
 	if err != nil {
-		c.failed(ctx, cl, err)
+		doubt := !c.failedInTx(ctx, err, false).Class.Answered()
+		switch {
+		case cl.Kind == sqltext.RollbackTo && doubt && c.tx != nil:
+			c.tx.unreplayable(inDoubt)
+		case cl.Kind == sqltext.Multi && cl.Pins:
+			c.pin("several statements in one text left the session in an unknown state", "")
+		}
 	}
 	switch {
 	case cl.Kind == sqltext.Control, cl.Kind == sqltext.Rollback, cl.Kind == sqltext.Savepoint && c.tx == nil:
@@ -271,9 +265,8 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		}
 		return nil, err
 	}
-	local := c.open(ctx)
-	local.level, local.readOnly = sql.IsolationLevel(opts.Isolation), opts.ReadOnly
-	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
+	local := c.open(ctx, opts)
+	local.readsLock = local.level == sql.LevelSerializable
 	if opts.ReadOnly && under.key != nil && !under.unlogged {
 		local.mode = txReadOnly
 	}
@@ -325,9 +318,11 @@ func (c *Conn) withoutReceipts() error {
 }
 
 // open begins the list of a local transaction.
-func (c *Conn) open(ctx context.Context) *localTx {
+func (c *Conn) open(ctx context.Context, opts driver.TxOptions) *localTx {
 	under := scopeOf(ctx)
-	c.tx = &localTx{c: c, ctx: ctx, under: under, receipt: under.exactlyOnce(&c.c.cfg)}
+	c.tx = &localTx{
+		c: c, ctx: ctx, under: under, receipt: under.exactlyOnce(&c.c.cfg), level: sql.IsolationLevel(opts.Isolation), readOnly: opts.ReadOnly,
+	}
 	if c.pinned != "" || under.unlogged {
 		c.tx.mode = txUnlogged
 	}
@@ -336,7 +331,7 @@ func (c *Conn) open(ctx context.Context) *localTx {
 
 // closed forgets the local transaction, which has ended in some way.
 func (c *Conn) closed() {
-	c.tx.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
+	c.tx.closed()
 	c.tx = nil
 }
 

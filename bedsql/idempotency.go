@@ -2,7 +2,6 @@ package bedsql
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -132,8 +131,7 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 			return nil, err
 		}
 	}
-	local := c.open(ctx)
-	local.level, local.readOnly = sql.IsolationLevel(opts.Isolation), opts.ReadOnly
+	local := c.open(ctx, opts)
 	if local.keyed = kt; !kt.Keeps() {
 		w.Within(local.gone)
 	}
@@ -150,7 +148,6 @@ type replayedTx struct {
 	keyed *keyed.Tx
 }
 
-// Commit implements driver.Tx.
 func (t *replayedTx) Commit() error {
 	c := t.c
 	c.tx.seal(true)

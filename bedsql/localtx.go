@@ -142,7 +142,7 @@ func (t *localTx) abort(aborted bool) {
 // lose leaves t open on the connection as a transaction that has ended without its COMMIT. Nothing
 // more is then written into the session until the caller has rolled back.
 func (t *localTx) lose(err error) {
-	t.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
+	t.closed()
 	t.state, t.lost = txLost, err
 	t.statements, t.bytes = nil, 0
 	t.c.tx = t
@@ -246,7 +246,7 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 }
 
-// closed tells that t was rolled back with its connection, unless its COMMIT said otherwise.
+// closed tells that t was rolled back, unless its COMMIT said otherwise. t may be nil.
 func (t *localTx) closed() { t.tell(homeRolledBack, time.Time{}) }
 
 // pinned notes why the session of t is pinned. unseen means that t may be rolled back, or committed,
@@ -401,10 +401,6 @@ const inDoubt = "the outcome of one of its statements is not known"
 // changedSetting is the reason not to run a unit again after a statement that changed a setting.
 const changedSetting = "it changed a setting"
 
-// withoutEntry reports whether COMMIT may write no entry of its own, because it writes those of
-// WithTx or keeps a response. A write needs an entry to wait for its turn.
-func (t *localTx) withoutEntry() bool { return len(t.homes) > 0 || t.keyed.Keeps() }
-
 var errOwnRows = disordered("the own rows of a transaction of WithTx, of an HTTP request or of a consumer's message cannot wait; only what it records can")
 
 // keepOrder puts a write in the open transaction under its order key.
@@ -415,7 +411,7 @@ func (t *localTx) keepOrder(under scope) error {
 	key, err := orderKey(t.c.c, under)
 	switch {
 	case err != nil || key == "":
-	case t.withoutEntry():
+	case len(t.homes) > 0, t.keyed.Keeps(): // its COMMIT writes no entry that could wait for its turn
 		err = errOwnRows
 	case !t.receipt:
 		err = disordered("the local transaction was begun without one")

@@ -39,10 +39,8 @@ func because(what, why error) error { return &becauseError{what, why} }
 
 func (e *becauseError) Error() string { return e.what.Error() + ": " + e.why.Error() }
 
-// Outcome is the outcome of what.
 func (e *becauseError) Outcome() Outcome { return OutcomeOf(e.what) }
 
-// Unwrap returns both.
 func (e *becauseError) Unwrap() []error { return []error{e.what, e.why} }
 
 // Outcomes are the outcomes of the writes; [OutcomeOf] returns their sum.

@@ -102,7 +102,7 @@ func (c *connector) needsReceipts(err error) bool {
 // that do so in turn. After a write it would be too late, because changes() belongs to the
 // application.
 func (c *Conn) eraseInTurn(ctx context.Context) {
-	if !c.c.erasesInTurn() || c.dead || c.inner == nil {
+	if !c.c.deliverer.EraseInTurn || c.dead || c.inner == nil {
 		return
 	}
 	if ids := c.c.deliverer.Removals.Receipts(eraseBatch); ids != nil {
@@ -147,11 +147,6 @@ var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts wa
 
 // eraseBatch is how many receipts are erased together between the callers' writes.
 const eraseBatch = 32
-
-// erasesInTurn reports whether receipts are erased on the callers' own connections between their
-// writes, instead of after calls return. SQLite does so: it has one writer at a time, and an
-// application with one connection is never locked out.
-func (c *connector) erasesInTurn() bool { return c.dialect.Flavor == sqltext.SQLite }
 
 // eraseReceipts erases unneeded receipts on a connection of the pool. Those that it cannot erase
 // stay for their retention.

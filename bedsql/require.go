@@ -71,21 +71,4 @@ func (t *localTx) require(ctx context.Context, s statement) (r attempt.Reply, be
 	return r, out.Class == dialect.Unreachable, out.Err
 }
 
-func isUnmet(err error) bool {
-	var rows *RowsError
-	return errors.As(err, &rows)
-}
-
-// stays returns the RowsError of a write in the open transaction, before a statement that could
-// commit the write unseen.
-func (t *localTx) stays(cl sqltext.Class) error {
-	if t == nil {
-		return nil
-	}
-	switch cl.Kind {
-	case sqltext.Multi, sqltext.Opaque, sqltext.Control:
-		return t.unmet.err
-	default:
-		return nil
-	}
-}
+func isUnmet(err error) bool { return errors.As(err, new(*RowsError)) }

@@ -12,7 +12,6 @@ import (
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/keyed"
-	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -237,9 +236,8 @@ func (s *SoftTransaction) arrive(dataSource string) {
 // swallow keeps a pending or refused write's error for End. It returns false if the caller must
 // get the error now, because the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {
-	var refused *listener.RefusedError
 	inDoubt := errors.Is(err, txlog.ErrInDoubt)
-	if !inDoubt && !errors.Is(err, ErrPending) && !errors.As(err, &refused) {
+	if !inDoubt && !errors.Is(err, ErrPending) && !errors.As(err, new(*RefusedError)) {
 		return false
 	}
 	s.mu.Lock()

@@ -17,9 +17,6 @@ func (s *SoftTransaction) ofRequest() bool {
 	return s.isHome() && s.home.local.keeps()
 }
 
-// ofUndoable reports whether s is made with the transaction of a request that can be undone.
-func (s *SoftTransaction) ofUndoable() bool { return s.ofRequest() && s.home.local.under.confined }
-
 // strays returns an error for a statement under a request that can be undone, if it may write and
 // the request's transaction neither runs nor records it.
 func (c *Conn) strays(under scope, s statement) error {
