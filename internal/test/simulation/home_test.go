@@ -130,6 +130,9 @@ func sendWith(b behaviour) func(ctx context.Context, pools []*sql.DB, r *request
 		if s.meant = b == withoutEnd && err == nil; b == withoutEnd {
 			return bedsql.ErrUnknownOutcome
 		}
-		return end(err)
+		before := err // COMMIT says why; End knows only that it did not commit
+		err = end(before)
+		s.meant = before != nil && waited(before) && errors.Is(err, bedsql.ErrRolledBack)
+		return err
 	}
 }
