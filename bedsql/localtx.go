@@ -246,7 +246,7 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 }
 
-// closed tells that t was rolled back, unless its COMMIT said otherwise. t may be nil.
+// closed notes that t was rolled back, unless its COMMIT has an outcome. t may be nil.
 func (t *localTx) closed() { t.tell(homeRolledBack, time.Time{}) }
 
 // pinned notes why the session of t is pinned. unseen means that t may be rolled back, or committed,

@@ -22,7 +22,7 @@ type Memory struct {
 	mu sync.Mutex
 	// units is nil after Close.
 	units map[string]*Unit
-	// ends holds what States reports of units that are gone.
+	// ends holds the last states of removed units.
 	ends map[string]entry.State
 	// schemas maps data sources to the schemas of their receipts.
 	schemas map[string]string

@@ -198,7 +198,7 @@ type look struct {
 	last, settled int64
 }
 
-// known returns where the next claims begin, of the data sources whose index is empty up to there.
+// known returns the beginning of the next claim for each data source whose index is empty up to it.
 func (c *claimer) known(now time.Time) map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

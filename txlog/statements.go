@@ -218,8 +218,8 @@ func chunks(ids []string, f func(filled []any) error) error {
 	return nil
 }
 
-// runIn runs a statement that names rows by ids, which follow the other parameters in before. It returns
-// the number of affected rows.
+// runIn runs a statement over the rows with these ids, in portions. Its parameters are before, the ids
+// and after. It returns the number of affected rows.
 func runIn(ctx context.Context, q runner, k kind, before []any, ids []string, after ...any) (affected int, err error) {
 	err = chunks(ids, func(portion []any) error {
 		n, err := run(ctx, q, shape{kind: k, rows: len(portion)}, slices.Concat(before, portion, after)...)

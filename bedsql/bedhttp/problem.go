@@ -62,8 +62,8 @@ func (p problem) because(why string) *problem {
 	return &p
 }
 
-// answering makes a handler of a function that returns a problem with its cause unless it answers itself. The
-// handler sends the problem, and the cause goes to OnError.
+// answering makes a handler of handle, which answers itself or returns a problem with its cause. The
+// handler sends the problem. The cause goes to OnError.
 func (m *middleware) answering(handle func(http.ResponseWriter, *http.Request) (*problem, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, cause := handle(w, r)

@@ -419,8 +419,8 @@ func Supersede(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *ent
 func waited(ctx context.Context, before bool) bool { return !before && ctx.Err() != nil }
 
 // Commit ends the open local transaction on conn with u's receipt in it. finish commits the
-// transaction, and undo rolls it back, or reports that the connection is lost; plain means that
-// finish is a bare COMMIT. An error that is an answer means that nothing was committed, except for
+// transaction. undo rolls it back, or reports a lost connection. plain means that finish is a bare
+// COMMIT. An error that is an answer means that nothing was committed, except for
 // Found.
 func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() (lost bool)) Outcome {
 	receipt := r.Insertion(d.Flavor, u, false)

@@ -255,7 +255,7 @@ func Texts(rows [][]driver.Value) [][]string {
 	return texts
 }
 
-// first reads the text that rows begin with; empty if there are none.
+// first returns the first text of rows; empty without rows.
 func first(rows [][]driver.Value) string {
 	if len(rows) == 0 {
 		return ""

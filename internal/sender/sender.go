@@ -64,7 +64,7 @@ func Named(args []any) []driver.NamedValue {
 	return named
 }
 
-// Text returns bytes as the value of a parameter: as text if they are, which can be read where it is shown.
+// Text returns bytes as the value of a parameter. Valid text stays readable.
 func Text(b []byte) any {
 	if utf8.Valid(b) {
 		return string(b)
@@ -72,8 +72,8 @@ func Text(b []byte) any {
 	return b
 }
 
-// Read reads the parameters of a message or a call, as what says, by their names: into a *string, a
-// *[]byte, a *bool, or anything else as JSON, whose error is malformed.
+// Read reads the parameters of a message or a call by their names. what is "message" or "call". A
+// target is a *string, a *[]byte, a *bool, or anything else for JSON. malformed is the error of bad JSON.
 func Read(args []driver.NamedValue, what string, malformed error, into map[string]any) error {
 	for _, a := range args {
 		s, ok := a.Value.(string)

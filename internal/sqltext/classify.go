@@ -183,7 +183,7 @@ func (c Class) unlessBroken(broken bool) Class {
 	return c
 }
 
-// beginsIn has the flavors whose statements begin with a word, if not all do.
+// beginsIn lists the flavors of a first word. Other words may begin a statement in all flavors.
 var beginsIn = map[keyword][]Flavor{
 	"TABLE": {ANSI, MySQL, Postgres}, "SHOW": {ANSI, MySQL, Postgres}, "SET": {ANSI, MySQL, Postgres},
 	"LOCK": {ANSI, MySQL, Postgres}, "RESET": {ANSI, MySQL, Postgres}, "FLUSH": {MySQL},
