@@ -33,8 +33,7 @@ type TxOption func(*SoftTransaction)
 // for concurrent use.
 type SoftTransaction struct {
 	id string
-	// ctx is Begin's context, and staged holds the recorded writes; both are set for staged ones
-	// only.
+	// ctx is Begin's context. staged holds the recorded writes of a staged one.
 	ctx    context.Context
 	staged *staging
 	// home is the transaction with the entries; nil without WithTx. Its staged then belongs to

@@ -54,7 +54,7 @@ var meanings = map[ops.Action]string{
 // ask makes the page that asks before an action on what. It leads on to the address to, or back.
 func ask(l *language, a ops.Action, what, to, back string) askPage {
 	return askPage{
-		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard, Reason: a == ops.Discard || a == ops.Skip,
+		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard, Reason: ops.NeedsReason(a),
 		Button: l.t("action " + string(a)), status: http.StatusOK, URL: to, Back: back,
 	}
 }

@@ -245,6 +245,20 @@ func TestBulkActionAppliesOnlyToWhatWasCounted(t *testing.T) {
 	}
 }
 
+func TestPageSaysWhetherAReasonIsRequired(t *testing.T) {
+	t.Parallel()
+	c := open(t, newFakeStore())
+	entry, group := "/entries/"+fakeID(5), "/transactions/"+fakeID(4)
+	for path, a := range map[string]ops.Action{
+		entry + "/retry": ops.Retry, entry + "/park": ops.Park, entry + "/discard": ops.Discard, entry + "/skip": ops.Skip, group + "/compensate": ops.Compensate,
+	} {
+		required := ops.By{Who: "vera"}.Check(a) != nil
+		if w := ask4(t, c, request{path: path}); w.Code != 200 || strings.Contains(w.Body.String(), "(required)") != required {
+			t.Errorf("%s: required is %v: %d %s", path, required, w.Code, w.Body)
+		}
+	}
+}
+
 func TestTheLanguageIsChosenAndKept(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())

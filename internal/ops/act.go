@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -49,10 +50,15 @@ func (by By) Check(a Action) error {
 		return fmt.Errorf("%w: who must be a text of 1 to %d bytes without control characters", ErrInvalid, journal.MaxWho)
 	case !storable(by.Reason) || utf8.RuneCountInString(by.Reason) > maxReason:
 		return fmt.Errorf("%w: the reason must be valid UTF-8 without NUL, at most %d characters", ErrInvalid, maxReason)
-	case (a == Discard || a == Amend || a == Skip || a == Compensate) && strings.TrimSpace(by.Reason) == "":
+	case NeedsReason(a) && strings.TrimSpace(by.Reason) == "":
 		return fmt.Errorf("%w: to %s needs a reason", ErrInvalid, a)
 	}
 	return nil
+}
+
+// NeedsReason reports whether a demands a reason.
+func NeedsReason(a Action) bool {
+	return slices.Contains([]Action{Discard, Amend, Skip, Compensate}, a)
 }
 
 // maxReason bounds a reason, in characters.
