@@ -6,6 +6,9 @@
 # test's cache. PKG and TESTFLAGS are as for scripts/test.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Tests that ask for the directory of temporary files are cached for the same one only, and
+# servers.sh makes a new one.
+same=${TMPDIR:-/tmp}
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
 # shellcheck source=scripts/tests.sh
@@ -18,10 +21,10 @@ read -ra flags <<<"${TESTFLAGS:-}"
 go vet "${packages[@]}"
 export BED_SIMULATE=${BED_SIMULATE:-100} BED_SIMULATE_SEED=${BED_SIMULATE_SEED:-1}
 failed=0
-go test -short -vet=off -skip '^TestCrashMatrix$/^sqlite$/^[^l]' ${flags[@]+"${flags[@]}"} "${packages[@]}" | { grep -v '\[no test files\]$' || true; } || failed=1
+TMPDIR=$same go test -short -vet=off -skip '^TestCrashMatrix$/^sqlite$/^[^l]' ${flags[@]+"${flags[@]}"} "${packages[@]}" | { grep -v '\[no test files\]$' || true; } || failed=1
 if [[ ! ${PKG:-} ]]; then
 	for module in examples internal/test/libraries; do
-		go -C "$module" test -short ${flags[@]+"${flags[@]}"} ./... | { grep -v '\[no test files\]$' || true; } || failed=1
+		TMPDIR=$same go -C "$module" test -short ${flags[@]+"${flags[@]}"} ./... | { grep -v '\[no test files\]$' || true; } || failed=1
 	done
 	find_servers
 	go test -vet=off -parallel 4 -run "$(each_promise)" ./internal/test/acceptance/... || failed=1
