@@ -22,7 +22,7 @@ go vet "${packages[@]}"
 export BED_SIMULATE=${BED_SIMULATE:-100} BED_SIMULATE_SEED=${BED_SIMULATE_SEED:-1}
 failed=0
 TMPDIR=$same go test -short -vet=off -skip '^TestCrashMatrix$/^sqlite$/^[^l]' ${flags[@]+"${flags[@]}"} "${packages[@]}" | { grep -v '\[no test files\]$' || true; } || failed=1
-if [[ ! ${PKG:-} ]]; then
+if [[ ${PKG:-./...} == ./... ]]; then # make always sets it
 	for module in examples internal/test/libraries; do
 		TMPDIR=$same go -C "$module" test -short ${flags[@]+"${flags[@]}"} ./... | { grep -v '\[no test files\]$' || true; } || failed=1
 	done
