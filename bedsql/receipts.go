@@ -124,8 +124,8 @@ func (c *connector) leaveReceipt(u *entry.Unit) (known bool) {
 	return place != nil
 }
 
-// receiptsIn returns the receipts for a local transaction. A session that has moved may find
-// another table of that name, or no table. known is false if the right place is not known.
+// receiptsIn returns the receipts for a local transaction. A session with another search path may
+// find another table, or none. Without the right place known is false.
 func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 	r = c.receipts
 	if !t.moved || r.Schema != "" {

@@ -24,8 +24,8 @@ var (
 	_ driver.ColumnConverter   = (*convertingStmt)(nil) //nolint:staticcheck // deprecated, but drivers have it
 )
 
-// convertingStmt is a stmt whose driver converts by column. A statement must lack that interface
-// if its driver does.
+// convertingStmt is a stmt whose driver converts by column. Other statements must not have its
+// interface.
 type convertingStmt struct {
 	stmt
 	columns driver.ColumnConverter //nolint:staticcheck // deprecated, but drivers have it

@@ -51,7 +51,7 @@ var meanings = map[ops.Action]string{
 	ops.Limit:      "The limit holds for all jobs together, and not for the applications' own first attempts.",
 }
 
-// ask makes the page that asks before an action on what. It leads on to the address to, or back.
+// ask makes the page before an action. what is the target, to the address of the action.
 func ask(l *language, a ops.Action, what, to, back string) askPage {
 	return askPage{
 		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard, Reason: ops.NeedsReason(a),

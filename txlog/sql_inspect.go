@@ -286,8 +286,8 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 	return done, nil
 }
 
-// settle runs f in one local transaction. If COMMIT gets no answer it runs f again, which
-// returns made if the first run was committed. refused is the reason to change nothing.
+// settle runs f in one local transaction, and again after a COMMIT without an answer. f then
+// returns made if its first run was committed. refused is the reason to change nothing.
 func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context.Context, q runner, again bool) (made bool, refused, err error)) error {
 	var refused error
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) error {

@@ -135,8 +135,8 @@ func (m *memory) release() {
 	}
 }
 
-// prepared runs one write, after its receipt if any, as a compound that is prepared on the
-// connection; ready is false if there is none. conn need not be an *attempt.Session.
+// prepared runs one write, with any receipt before it, as a compound that is prepared on the
+// connection. Without such a compound ready is false. conn may be any connection.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []dialect.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
 	if !ok || !c.known.Load() || slices.ContainsFunc(calls[:len(calls)-1], func(c dialect.Call) bool { return !attempt.IsReceipt(c.SQL) }) {

@@ -220,10 +220,9 @@ func (s *session) read(p *pgconn.Pipeline, calls []dialect.Call) (tags []pgconn.
 
 var errUnexpected = errors.New("bed: the server's answers to a pipeline are out of order")
 
-// answered marks err, which came after a part was sent, as leaving the outcome open, unless
-// it is the server's answer. pgx would call some of those errors safe to retry. atEnd means
-// that all calls were answered: the end of the session may then come before the commit or
-// after it.
+// answered marks an error after sending as one of unknown outcome, unless it is the server's
+// answer. pgx would call some of them safe to retry. atEnd means that all calls were answered: the
+// session may then have ended before the commit or after it.
 func answered(err error, atEnd bool) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {

@@ -33,7 +33,7 @@ type Source struct {
 	// application's write need not wait for a silent log: see Find.
 	LogTimeout time.Duration
 	// Named means that its units keep settings of their own (bedsql.Config.SessionSettings). Roams
-	// means that these decide where unqualified names lead.
+	// means that these change the lookup of unqualified names.
 	Named, Roams bool
 
 	place atomic.Pointer[Place]
