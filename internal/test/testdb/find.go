@@ -13,6 +13,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
 
 // These environment variables locate the shared servers. The DSNs are used unchanged; the ports
@@ -101,7 +103,7 @@ func postgresAddr(dsn string) string {
 func (a admin) ping() error {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
-	return a.do(ctx, func(db *sql.DB) error { return db.PingContext(ctx) })
+	return a.do(ctx, func(*sql.DB) error { return nil })
 }
 
 // do opens a pool for one piece of work: a lasting pool would show as a leaked goroutine in
@@ -113,10 +115,28 @@ func (a admin) do(ctx context.Context, work func(*sql.DB) error) error {
 	}
 	defer func() { _ = db.Close() }()
 	db.SetMaxOpenConns(1)
-	if err := work(db); err != nil {
+	if err = dial(ctx, db); err == nil {
+		err = work(db)
+	}
+	if err != nil {
 		return fmt.Errorf("%s at %s: %w", a.driver, DB{Driver: a.driver, DSN: a.dsn}.Addr(), err)
 	}
 	return ctx.Err()
+}
+
+// dial opens a connection. While other tests use all of the server's, it waits for one.
+func dial(ctx context.Context, db *sql.DB) error {
+	for {
+		err := db.PingContext(ctx)
+		if code := dberr.Of(err); code.State != "53300" && code.Number != 1040 { // PostgreSQL's and MySQL's "too many connections"
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 func (a admin) open() (*sql.DB, error) {

@@ -149,3 +149,42 @@ func TestPrivateServerOptionsOverrideDefaults(t *testing.T) {
 		})
 	}
 }
+
+func TestAFullServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for driver, option := range map[string]string{"mysql": "--max-connections=10", "postgres": "max_connections=10"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			server := privates[driver](t, option)
+			pool := server.DB(t).Open(t)
+			pool.SetMaxOpenConns(0)
+			pool.SetMaxIdleConns(-1)
+			var release func() error
+			for {
+				c, err := pool.Conn(t.Context())
+				if err != nil {
+					break
+				}
+				release = c.Close
+				defer func() { _ = c.Close() }()
+			}
+			created := make(chan error, 1)
+			go func() {
+				_, err := server.inst.admin().create()
+				created <- err
+			}()
+
+			select {
+			case err := <-created:
+				t.Fatalf("a database on a full server: %v", err)
+			case <-time.After(200 * time.Millisecond): // several attempts
+			}
+			if err := release(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-created; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
