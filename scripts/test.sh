@@ -11,7 +11,7 @@
 #   BED_TEST_MYSQL_DSN, BED_TEST_POSTGRES_DSN
 #                  servers to use: accounts that may create databases
 #   BED_TEST_SERVERS=own
-#                  start servers from binaries, whatever is there: they are faster
+#                  start servers from binaries, whatever the variables name
 #   BED_TEST_MYSQL_PORT, BED_TEST_POSTGRES_PORT
 #                  local ports to look at instead of 3306 and 5432
 #
@@ -75,10 +75,10 @@ go_test() {
 # Packages that take minutes go first, so that the last to end is a short one.
 long='/internal/test/acceptance|/bed-job/internal/(cli|brokers)$|/internal/test/(differential|cluster)$|/(message|txlog|asyncjob)$'
 
-# run_tests MODULE: its tests. Product packages run with the race detector. So do those of
-# internal/test with BED_TEST_LONG, but for those in which it would find no more: no product
-# code runs there, or one goroutine at a time (simulation), or processes that are killed (the
-# crash matrix).
+# run_tests MODULE: its tests. Product packages run with the race detector; those that compare values
+# and texts, run commands, or stand in internal/test do so with BED_TEST_LONG only. Never raced are
+# tests in which it would find nothing: no product code runs there, or one goroutine at a time
+# (simulation), or processes that are killed (the crash matrix).
 run_tests() {
 	local more=() raced=() plain=() package failed=0 building=
 	case $1 in
@@ -91,7 +91,7 @@ run_tests() {
 			case $package in
 			*/internal/test/acceptance/crashmatrix | */internal/test/simulation | */internal/test/cases | */internal/test/leaks | \
 				*/internal/test/mutants | */internal/test/testdb* | */internal/test/testproxy | */internal/docs) plain+=("$package") ;;
-			*/internal/test/*) if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); else plain+=("$package"); fi ;;
+			*/internal/test/* | */cmd/bed-job/* | */bedsql/mysql | */bedsql/postgres | */bedsql/sqlite | */internal/sqltext | */internal/ops) if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); else plain+=("$package"); fi ;;
 			*) raced+=("$package") ;;
 			esac
 		done
@@ -123,6 +123,15 @@ for module in "${modules[@]}"; do
 done
 [[ ${modules[*]} != *e2e ]] || ensure_browser
 
-for module in "${modules[@]}"; do
-	run_tests "$module"
-done | report
+# The other modules' tests run beside the first one's, and are reported after them.
+{
+	failed=0
+	for module in "${modules[@]:1}"; do
+		run_tests "$module" || exit
+	done >"$work/beside" &
+	others=$!
+	run_tests "${modules[0]}" || failed=1
+	wait "$others" || failed=1
+	cat "$work/beside"
+	exit "$failed"
+} | report
