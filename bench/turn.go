@@ -90,6 +90,8 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 		all.Go(func() {
 			begun := sync.OnceFunc(first.Done)
 			defer begun()
+			ctx, end := context.WithCancel(ctx) // callers share none, as requests do not
+			defer end()
 			do, release, err := s.caller(ctx)
 			if err != nil {
 				cancel(err)
@@ -103,8 +105,8 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 					cancel(err)
 					break
 				}
-				end := time.Now()
-				own = append(own, sample{end, end.Sub(begin)})
+				now := time.Now()
+				own = append(own, sample{now, now.Sub(begin)})
 				ended.Add(1)
 				begun()
 			}
