@@ -193,6 +193,7 @@ func TestListAndShowSayWhenDue(t *testing.T) {
 
 // No matter which client holds the log's lock, the command ends.
 func TestLockedLogIsReportedByEveryAction(t *testing.T) {
+	t.Parallel()
 	h, st := newDesk(t)
 	id := fill(t, st, 1, "a", false)[0]
 	other, err := sql.Open("sqlite", "file:"+st.Location())

@@ -163,6 +163,7 @@ func notThere(driver string) []wrongSetUp {
 }
 
 func TestDoctorComparesTablesAndNamesUnreachableOnes(t *testing.T) {
+	t.Parallel()
 	maria, pg := testdb.PrivateMariaDB(t), testdb.PrivatePostgres(t)
 	set := func(params string) func(*testing.T, *installed) {
 		return func(_ *testing.T, in *installed) { in.sources["orders"] = with(in.sources["orders"], params) }
@@ -176,6 +177,7 @@ func TestDoctorComparesTablesAndNamesUnreachableOnes(t *testing.T) {
 		},
 	}).All() {
 		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
 			in := install(t, create(), map[string]testdb.DB{"orders": create()})
 			receiptTableIn(t, in, in.sources["orders"])
 			in.right()

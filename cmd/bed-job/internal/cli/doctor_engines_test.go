@@ -20,6 +20,7 @@ func only(db testdb.DB) func(*testing.T, *installed) {
 }
 
 func TestDoctorLooksAtGaleraClusters(t *testing.T) {
+	t.Parallel()
 	c := testdb.Galera(t, 3, func(int) []string { return nil })
 	logs, targets := c.DB(t), c.DB(t)
 	// The node's DSN makes reads wait for the others' commits.

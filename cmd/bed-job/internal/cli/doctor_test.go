@@ -235,6 +235,7 @@ func memory(in *installed) testdb.DB {
 }
 
 func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
+	t.Parallel()
 	server := testdb.PrivateMariaDB(t, "--log-bin=binlog", "--sync-binlog=1", "--server-id=1")
 	admin := server.DB(t)
 	create := func() testdb.DB { return server.DB(t) }
@@ -399,6 +400,7 @@ func TestDoctorAcceptsADefaultMariaDBWithoutBinaryLog(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
+	t.Parallel()
 	server := testdb.PrivatePostgres(t)
 	admin := server.DB(t)
 	create := func() testdb.DB { return server.DB(t) }
