@@ -137,6 +137,7 @@ func servePostgres(dir string, port int, extra []string) (*exec.Cmd, error) {
 		"synchronous_commit=on",
 		"shared_buffers=16MB",
 		"max_connections=200",
+		"dynamic_shared_memory_type=mmap", // in data: in /dev/shm it would outlive a killed server
 	}
 	for _, setting := range append(settings, extra...) {
 		args = append(args, "-c", setting)
