@@ -5,8 +5,9 @@
 # and for root on Debian and Ubuntu, apt-get. Servers from binaries come first: they
 # are in memory, take eight hundred connections, and hold nobody's data.
 #
-# With BED_TEST_SERVERS=own it installs binaries first and heeds no variable. With BED_TEST_SERVERS=given it
-# waits two minutes for the server of a variable that is set, and takes no other in its place.
+# With BED_TEST_SERVERS=own it heeds no variable, and installs binaries if there are none.
+# With BED_TEST_SERVERS=given it waits two minutes for the server of a variable that is set,
+# and takes no other in its place.
 #
 # Sourced from the repository's root. What it starts from binaries keeps its data in memory
 # where there is room, as tests need not wait for a disk; with servers=durable, on the disk.

@@ -6,8 +6,9 @@
 #   PKG            packages to test, default ./...
 #   TESTFLAGS      further flags of go test, for example '-run Commit -v'
 #   BED_TEST_LONG=1
-#                  also what takes long: the crash matrix with lost answers and on servers, twenty thousand
-#                  messages through each broker, and the race detector in internal/test too
+#                  also what takes long: lost answers in the crash matrix, and the matrix on
+#                  servers; twenty thousand messages through each broker; the race detector
+#                  wherever it may find something
 #   BED_TEST_MYSQL_DSN, BED_TEST_POSTGRES_DSN
 #                  servers to use: accounts that may create databases
 #   BED_TEST_SERVERS=own
@@ -75,9 +76,9 @@ go_test() {
 # Packages that take minutes go first, so that the last to end is a short one.
 long='/internal/test/acceptance|/bed-job/internal/(cli|brokers)$|/internal/test/(differential|cluster)$|/(message|txlog|asyncjob)$'
 
-# run_tests MODULE: its tests. Product packages run with the race detector; those that compare values
-# and texts, run commands, or stand in internal/test do so with BED_TEST_LONG only. Never raced are
-# tests in which it would find nothing: no product code runs there, or one goroutine at a time
+# run_tests MODULE: its tests. Product packages run with the race detector. Those that compare
+# values and texts or run commands, and internal/test, do so with BED_TEST_LONG only. Tests in
+# which it would find nothing never do: no product code runs there, or one goroutine at a time
 # (simulation), or processes that are killed (the crash matrix).
 run_tests() {
 	local more=() raced=() plain=() package failed=0 building=
@@ -91,7 +92,8 @@ run_tests() {
 			case $package in
 			*/internal/test/acceptance/crashmatrix | */internal/test/simulation | */internal/test/cases | */internal/test/leaks | \
 				*/internal/test/mutants | */internal/test/testdb* | */internal/test/testproxy | */internal/docs) plain+=("$package") ;;
-			*/internal/test/* | */cmd/bed-job/* | */bedsql/mysql | */bedsql/postgres | */bedsql/sqlite | */internal/sqltext | */internal/ops) if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); else plain+=("$package"); fi ;;
+			*/internal/test/* | */cmd/bed-job/* | */bedsql/mysql | */bedsql/postgres | */bedsql/sqlite | \
+				*/internal/sqltext | */internal/ops) if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); else plain+=("$package"); fi ;;
 			*) raced+=("$package") ;;
 			esac
 		done
@@ -126,8 +128,8 @@ done
 # The other modules' tests run beside the first one's, and are reported after them.
 {
 	failed=0
-	for module in "${modules[@]:1}"; do
-		run_tests "$module" || exit
+	for module in "${modules[@]}"; do
+		[[ $module == "${modules[0]}" ]] || run_tests "$module" || exit
 	done >"$work/beside" &
 	others=$!
 	run_tests "${modules[0]}" || failed=1
