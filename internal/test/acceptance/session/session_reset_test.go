@@ -11,23 +11,30 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// states are statements with a lasting effect on the session, each with a query for the effect.
-var states = testdb.By[[]struct{ set, ask string }]{
-	MySQL: []struct{ set, ask string }{
-		{"SET @x = 1", "SELECT @x IS NOT NULL"},
-		{"SET foreign_key_checks = 0", "SELECT @@foreign_key_checks = 0"},
-		{"CREATE TEMPORARY TABLE mine (id INT)", ""},
-		{"SELECT GET_LOCK('bed %s', 0)", "SELECT IS_USED_LOCK('bed %s') IS NOT NULL"},
+// state is a statement with a lasting effect on the session, and a query for the effect.
+type state struct {
+	set, ask string
+	// lock is set if other sessions see the effect: the server frees the locks of a closed
+	// connection a moment later.
+	lock bool
+}
+
+var states = testdb.By[[]state]{
+	MySQL: []state{
+		{set: "SET @x = 1", ask: "SELECT @x IS NOT NULL"},
+		{set: "SET foreign_key_checks = 0", ask: "SELECT @@foreign_key_checks = 0"},
+		{set: "CREATE TEMPORARY TABLE mine (id INT)"},
+		{set: "SELECT GET_LOCK('bed %s', 0)", ask: "SELECT IS_USED_LOCK('bed %s') IS NOT NULL", lock: true},
 	},
-	Postgres: []struct{ set, ask string }{
-		{"SET search_path = pg_catalog", "SELECT current_setting('search_path') = 'pg_catalog'"},
-		{"CREATE TEMPORARY TABLE mine (id INT)", "SELECT to_regclass('mine') IS NOT NULL"},
-		{"SELECT pg_advisory_lock(4711)", "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"},
-		{"SELECT set_config('bed.x', '1', false)", "SELECT current_setting('bed.x', true) = '1'"},
+	Postgres: []state{
+		{set: "SET search_path = pg_catalog", ask: "SELECT current_setting('search_path') = 'pg_catalog'"},
+		{set: "CREATE TEMPORARY TABLE mine (id INT)", ask: "SELECT to_regclass('mine') IS NOT NULL"},
+		{set: "SELECT pg_advisory_lock(4711)", ask: "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", lock: true},
+		{set: "SELECT set_config('bed.x', '1', false)", ask: "SELECT current_setting('bed.x', true) = '1'"},
 	},
-	SQLite: []struct{ set, ask string }{
-		{"PRAGMA case_sensitive_like = ON", "SELECT 'a' NOT LIKE 'A'"},
-		{"CREATE TEMPORARY TABLE mine (id INT)", "SELECT EXISTS (SELECT 1 FROM temp.sqlite_master)"},
+	SQLite: []state{
+		{set: "PRAGMA case_sensitive_like = ON", ask: "SELECT 'a' NOT LIKE 'A'"},
+		{set: "CREATE TEMPORARY TABLE mine (id INT)", ask: "SELECT EXISTS (SELECT 1 FROM temp.sqlite_master)"},
 	},
 }
 
@@ -55,11 +62,16 @@ func TestPoolGetsNoConnectionWithSessionState(t *testing.T) {
 		for _, state := range states.For(db.Driver) {
 			r.Must(r.Wrapped, inDatabase(state.set, db))
 			if state.ask != "" {
-				var there sql.NullBool
-				if err := r.Wrapped.QueryRow(inDatabase(state.ask, db)).Scan(&there); err != nil {
-					t.Fatalf("%s: %v", state.ask, err)
+				there := func() (there sql.NullBool) {
+					t.Helper()
+					if err := r.Wrapped.QueryRow(inDatabase(state.ask, db)).Scan(&there); err != nil {
+						t.Fatalf("%s: %v", state.ask, err)
+					}
+					return there
 				}
-				if there.Bool {
+				if state.lock {
+					rig.Eventually(t, "the server has freed "+state.set, func() bool { return !there().Bool })
+				} else if there().Bool {
 					t.Errorf("%s: it is still there for the next user", state.set)
 				}
 			}
