@@ -6,9 +6,9 @@
 #   PKG            packages to test, default ./...
 #   TESTFLAGS      further flags of go test, for example '-run Commit -v'
 #   BED_TEST_LONG=1
-#                  also what takes long: lost answers in the crash matrix, and the matrix on
-#                  servers; twenty thousand messages through each broker; the race detector
-#                  wherever it may find something
+#                  also what takes long: clusters, capacity; lost answers in the crash matrix,
+#                  and the matrix on servers; twenty thousand messages through each broker; the
+#                  race detector wherever it may find something
 #   BED_TEST_MYSQL_DSN, BED_TEST_POSTGRES_DSN
 #                  servers to use: accounts that may create databases
 #   BED_TEST_SERVERS=own
@@ -90,6 +90,8 @@ run_tests() {
 		more=(-vet=off -timeout 60m -p "$jobs" -parallel "$parallel" ${flags[@]+"${flags[@]}"})
 		for package in $(go list "${packages[@]}" | awk -v long="$long" '$0 ~ long { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'); do
 			case $package in
+			*/internal/test/cluster | */internal/test/capacity)
+				if [[ ${BED_TEST_LONG:-} ]]; then raced+=("$package"); elif [[ ${PKG:-./...} != ./... ]]; then plain+=("$package"); fi ;;
 			*/internal/test/acceptance/crashmatrix | */internal/test/simulation | */internal/test/cases | */internal/test/leaks | \
 				*/internal/test/mutants | */internal/test/testdb* | */internal/test/testproxy | */internal/docs) plain+=("$package") ;;
 			*/internal/test/* | */cmd/bed-job/* | */bedsql/mysql | */bedsql/postgres | */bedsql/sqlite | \
