@@ -402,6 +402,7 @@ func TestJobForgetsIdleOrderKeysAndKeepsTheFenceOfSkippedEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		r.WantLeft(1)
 		log := r.LogDB.Open(t)
 		rows := func(key string, want int) {
 			t.Helper()
