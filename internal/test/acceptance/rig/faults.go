@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -314,13 +313,14 @@ func SettingsOf(t testing.TB, db testdb.DB) string {
 	return tgt.Settings
 }
 
-// DeadAddr is an unused address.
+// DeadAddr is an address that nobody uses while the test runs.
 func DeadAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, kept, err := testdb.Listen(10000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
+	t.Cleanup(func() { _ = kept.Close() })
+	_ = l.Close()
 	return l.Addr().String()
 }
