@@ -16,12 +16,21 @@ import (
 // killSession makes the server end a session and waits until it is gone.
 func killSession(r *rig.Rig, id int) {
 	r.T.Helper()
-	kill, gone := "KILL %d", "SELECT count(*) FROM information_schema.processlist WHERE id = %d"
+	kill := "KILL %d"
 	if r.DB.Driver == testdb.DriverPostgres {
-		kill, gone = "SELECT pg_terminate_backend(%d)", "SELECT count(*) FROM pg_stat_activity WHERE pid = %d"
+		kill = "SELECT pg_terminate_backend(%d)"
 	}
 	r.Exec(fmt.Sprintf(kill, id))
-	rig.Eventually(r.T, "the killed session is gone", func() bool { return r.Count(fmt.Sprintf(gone, id)) == 0 })
+	awaitEnd(r, id)
+}
+
+func awaitEnd(r *rig.Rig, session int) {
+	r.T.Helper()
+	there := "SELECT count(*) FROM information_schema.processlist WHERE id = %d"
+	if r.DB.Driver == testdb.DriverPostgres {
+		there = "SELECT count(*) FROM pg_stat_activity WHERE pid = %d"
+	}
+	rig.Eventually(r.T, "the session is gone", func() bool { return r.Count(fmt.Sprintf(there, session)) == 0 })
 }
 
 func TestWriteOnKilledConnectionIsDeliveredOnce(t *testing.T) {

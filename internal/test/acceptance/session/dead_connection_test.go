@@ -30,6 +30,7 @@ func TestConnectionCutUnderAWriteIsNotReused(t *testing.T) {
 				if again := r.Session(r.Wrapped); again == first {
 					t.Error("the pool gave the cut connection out again")
 				}
+				awaitEnd(r, first) // what was in flight is carried out by then
 				r.Must(r.Wrapped, "UPDATE account SET balance = balance - ? WHERE id = ?", 1, 1)
 				r.WantBalances(89)
 				r.WantNoLog()

@@ -29,7 +29,7 @@ func TestAnsweredWriteIsCommittedWhateverTheServerDefaults(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, text := range []string{"SET autocommit = 1, completion_type = 0, lock_wait_timeout = 3, innodb_lock_wait_timeout = 3", "DROP TABLE IF EXISTS account",
+				for _, text := range []string{"SET autocommit = 1, completion_type = 0, lock_wait_timeout = 30, innodb_lock_wait_timeout = 30", "DROP TABLE IF EXISTS account",
 					"CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)", "INSERT INTO account VALUES (1, 100), (2, 100), (3, 100), (4, 100)"} {
 					if _, err := bare.ExecContext(t.Context(), text); err != nil {
 						t.Fatalf("%s: %v", text, err)
