@@ -56,13 +56,17 @@ func TestLostCommitOfReadValuesLosesNoUpdate(t *testing.T) {
 					if applied {
 						cut = p.CutAfter
 					}
-					lost := cut(committing.Match)
+					sent := false // one message is matched at a time
+					lost := cut(func(m []byte) bool {
+						sent = committing.Match(m)
+						return sent
+					})
+					// Whatever the caller does about it comes behind this.
+					deciding, decide := p.Hold(func(m []byte) bool { return sent && testproxy.Text("INSERT INTO bed_receipt")(m) })
+					defer decide()
 					done := make(chan error, 1)
 					go func() { done <- tx.Commit() }()
 					rig.WaitFor(t, "COMMIT was lost", lost)
-					// Whatever the caller does about it comes behind this.
-					deciding, decide := p.Hold(testproxy.Text("INSERT INTO bed_receipt"))
-					defer decide()
 					rig.WaitFor(t, "the caller asked for its receipt", deciding)
 					r.Exec("UPDATE account SET balance = balance + 1 WHERE id = 1")
 					decide()
