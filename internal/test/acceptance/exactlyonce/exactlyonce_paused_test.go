@@ -26,7 +26,7 @@ func receipted(r *rig.Rig) {
 const (
 	pausedUnits = 10
 	// oneByOne makes a worker deliver one unit at a time under a short lease.
-	oneByOne = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 3000, concurrency: 1`
+	oneByOne = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 5000, concurrency: 1`
 )
 
 // pausePlaces are the places to pause a worker after it has begun some of its units.
@@ -71,10 +71,11 @@ func TestStalledWorkerAppliesNothingTwice(t *testing.T) {
 					map[string]testdb.DB{rig.DataSourceOf(t, r.DB): r.DB.Via(toTarget.Addr())}, oneByOne))
 				rig.WaitFor(t, "the worker's message was held", reached)
 				paused.Pause()
+				until := leasedUntil(r)
 
 				second := rig.Start(t, "bed-job", "run", "-c", r.JobFile(oneByOne))
 				rig.Eventually(t, "the second worker has come as far as it can", func() bool {
-					return r.Left() == 0 || r.Waiting() == 1
+					return r.Left() == 0 || r.Waiting() == 1 && leasedUntil(r) > until
 				})
 				paused.Proceed()
 				release()
@@ -97,6 +98,12 @@ func TestStalledWorkerAppliesNothingTwice(t *testing.T) {
 			})
 		}
 	})
+}
+
+// leasedUntil is the end of the log's last lease. While its owner stands still, only another one moves it.
+func leasedUntil(r *rig.Rig) int {
+	r.T.Helper()
+	return r.CountLog("SELECT COALESCE(MAX(lease_until), 0) FROM transaction_log")
 }
 
 // pausedWrites are a paused writer's next writes: increments.
@@ -181,7 +188,7 @@ func TestWriterStalledBeforeItsReceiptIsAppliedOnce(t *testing.T) {
 		w := exactlyOnceWriter(r, r.LogDB, pausedWrites["a local transaction"]...)
 		rig.WaitFor(t, "the receipt was held on its way", reached)
 		w.Pause()
-		u := r.WantOneLog()
+		u, until := r.WantOneLog(), leasedUntil(r)
 		// The job waits for the rows locked by the writer.
 		job := r.Job(func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1000 })
 		round := make(chan asyncjob.Report, 1)
@@ -194,7 +201,7 @@ func TestWriterStalledBeforeItsReceiptIsAppliedOnce(t *testing.T) {
 				}
 			}
 		}()
-		rig.Eventually(t, "the job waits for the writer's locks", func() bool { return r.Waiting() > 0 })
+		rig.Eventually(t, "the job waits for the writer's locks", func() bool { return r.Waiting() > 0 && leasedUntil(r) > until })
 		w.Proceed()
 		release()
 		report := <-round

@@ -120,7 +120,7 @@ func writeStaged(ctx context.Context, pool *sql.DB, statements []string) error {
 }
 
 // WriterLease is how long a killed writer's log stays its own.
-const WriterLease = 3 * time.Second
+const WriterLease = 5 * time.Second
 
 // Writer starts the program "writer" on the rig's target and a log.
 func (r *Rig) Writer(log testdb.DB, statements ...string) *Process {
