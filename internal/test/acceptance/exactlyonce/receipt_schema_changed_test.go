@@ -259,10 +259,10 @@ func TestUnknownReceiptPlaceDelaysNoWrite(t *testing.T) {
 			t.Parallel()
 			rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 				r, p := rig.NewLogBehindProxy(t, db, rig.ExactlyOnce, func(c *bedsql.Config) {
-					c.Logging, c.LogTimeout = logging, 2*time.Second
+					c.Logging, c.LogTimeout = logging, 5*time.Second
 				})
 				r.Account(100)
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 				defer cancel()
 				question := testproxy.Text(tables.ReceiptSchema(rig.DataSourceOf(t, db)))
 				struck := p.Mute(question)
@@ -273,7 +273,7 @@ func TestUnknownReceiptPlaceDelaysNoWrite(t *testing.T) {
 				r.WantBalances(101)
 				struck = p.Mute(question)
 				underKey, _ := rig.Keyed("k")
-				underKey, cancelKeyed := context.WithTimeout(underKey, 20*time.Second)
+				underKey, cancelKeyed := context.WithTimeout(underKey, rig.Patience)
 				defer cancelKeyed()
 				if _, err := r.Wrapped.ExecContext(underKey, rig.AddOne); !errors.Is(err, bedsql.ErrNotLogged) || underKey.Err() != nil {
 					t.Errorf("a request under a key: %v, want ErrNotLogged", err)

@@ -235,7 +235,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 		if _, err := other.Exec(r.Q("UPDATE bed_receipt SET void = 0, creation_time = 2 WHERE id = ?"), ids[all-1]); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 		defer cancel()
 		r.OnTarget(func(d *dialect.Dialect, conn driver.Conn) attempt.Outcome {
 			if err := attempt.EraseReceipts(ctx, d, conn, rig.ReceiptsOf(r), ids[:erased]); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/entry"
@@ -127,7 +126,7 @@ func TestDriverPanicLeavesStagedEndEnded(t *testing.T) {
 		}
 		c.PanicAt("WHERE id = 1")
 		rig.WantPanic(t, func() { _ = tx.End(t.Context()) })
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 		defer cancel()
 		pending := rig.WantPending(t, tx.End(ctx))
 		if ctx.Err() != nil {

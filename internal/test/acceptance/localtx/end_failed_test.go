@@ -183,7 +183,7 @@ func TestAnUnansweredCommitEndsWithItsContext(t *testing.T) {
 				select {
 				case err := <-done:
 					rig.WantPending(t, err)
-				case <-time.After(10 * time.Second):
+				case <-time.After(30 * time.Second): // AttemptTimeout is a minute
 					p.CutAll()
 					t.Fatalf("it still waits (%v)", <-done)
 				}
