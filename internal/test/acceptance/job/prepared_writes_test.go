@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/acceptance/rig"
@@ -58,6 +57,8 @@ func TestEveryAttemptRunsAPreparedWriteAsPrepared(t *testing.T) {
 				}).Close()
 				r := rig.New(t, db, func(cfg *bedsql.Config) { cfg.Guarantee, cfg.Bus = g, bus })
 				hasty := r.Open(rig.Impatient(db).DSN)
+				r.Cfg.SyncMaxDeliveryTryTimes = 1000 // a listener may be late
+				retrying := r.Open(rig.Impatient(db).DSN)
 				r.Exec("CREATE TABLE account (id INT PRIMARY KEY)", "INSERT INTO account VALUES (1)", c.table)
 				ctx := context.Background()
 				write := func(ctx context.Context, pool *sql.DB, id int) error {
@@ -100,7 +101,7 @@ func TestEveryAttemptRunsAPreparedWriteAsPrepared(t *testing.T) {
 				}
 
 				failed.Store(blockID(r, 3))
-				must(write(ctx, hasty, 3)) // by a retry
+				must(write(ctx, retrying, 3)) // by a retry
 
 				free := blockID(r, 4)
 				failed.Store(func() {})
@@ -146,7 +147,7 @@ func TestPreparedWriteReturningRowsCanRunByExec(t *testing.T) {
 				t.Parallel()
 				r := rig.New(t, rig.FreshLike(t, db), func(cfg *bedsql.Config) { cfg.Guarantee = g })
 				r.Account(0)
-				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), rig.Patience)
 				defer cancel()
 				// A row on its own, one that meets its key, and in a local transaction.
 				st, err := r.Wrapped.PrepareContext(ctx, r.Q("INSERT INTO account VALUES (?, 7) RETURNING id, balance"))
