@@ -178,7 +178,7 @@ func TestSurvivingWriterLeavesNothingToTheJob(t *testing.T) {
 				t.Parallel()
 				r := rig.New(t, rig.FreshLike(t, db))
 				r.Account(1)
-				writer := r.Writer(r.LogDB, w.statements...)
+				writer := r.RunWriter(rig.WriterTask{Target: r.DB, Log: r.LogDB, Lease: rig.Patience, Statements: w.statements})
 				if status := writer.Status(); status != 0 {
 					lines, _ := writer.Said()
 					t.Fatalf("the writer ended with status %d: %v", status, lines)

@@ -65,14 +65,14 @@ func wantUntouched(r *rig.Rig, u *entry.Unit) {
 func TestTheJobLeavesABusyWriterAlone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		const lease = 5 * time.Second
-		r := rig.New(t, db, func(c *bedsql.Config) { c.Lease = lease })
+		const lease = 10 * time.Second
+		r := rig.New(t, db, func(c *bedsql.Config) { c.Lease, c.SyncMaxDeliveryTryTimes = lease, 100 })
 		r.Account(1)
 		free := r.BlockRow(1)
 		done := behind(r, rig.SetBalance, 10, 1)
 		first := r.WantOneLog().NextTry
 		rig.Eventually(t, "the lease was renewed for longer than a lease", func() bool {
-			return r.WantOneLog().NextTry.Sub(first) > 2*lease
+			return r.WantOneLog().NextTry.Sub(first) > lease
 		})
 		for range 3 {
 			if report := r.RunOnce(); report.Claimed != 0 {
@@ -130,15 +130,17 @@ func TestAPendingWriteIsTheJobsAtOnce(t *testing.T) {
 	})
 }
 
-// lostLease is a writer's configuration under which its lease runs out.
+// lostLease is a writer's configuration under which its lease runs out. It is as long as a busy
+// server may take to write an entry.
 func lostLease(c *bedsql.Config) {
-	c.Lease = time.Second
+	c.Lease = 4 * time.Second
 	c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRenew: func() error { return errors.New("the log does not answer") }}
 }
 
 func TestAWriterThatLostItsLeaseRemovesNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		db.DSN = strings.Replace(db.DSN, "busy_timeout(5000)", "busy_timeout(60000)", 1) // it waits until it is free
 		r := rig.New(t, db, lostLease)
 		r.Account(1)
 		free := r.BlockRow(1)
@@ -181,13 +183,11 @@ func TestWriterWithoutLeaseDoesNotSayNo(t *testing.T) {
 func TestWriterWithoutLeaseDoesNotRetry(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		switch db.Driver { // longer than the lease
+		switch db.Driver { // longer than the lease, as SQLite's is
 		case testdb.DriverMySQL:
-			db = rig.WithParam(db, "innodb_lock_wait_timeout", "1")
+			db = rig.WithParam(db, "innodb_lock_wait_timeout", "5")
 		case testdb.DriverPostgres:
-			db = rig.WithParam(db, "lock_timeout", "1000")
-		default:
-			db.DSN = strings.Replace(db.DSN, "busy_timeout(5000)", "busy_timeout(1000)", 1)
+			db = rig.WithParam(db, "lock_timeout", "5000")
 		}
 		r := rig.New(t, db, lostLease)
 		r.Account(1)

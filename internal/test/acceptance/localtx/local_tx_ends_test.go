@@ -120,7 +120,7 @@ func TestSyntaxErrorInAUnitIsReturned(t *testing.T) {
 	gone := errors.New("the log is gone")
 	r := rig.New(t, testdb.MySQL(t), func(c *bedsql.Config) {
 		c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*entry.Unit) error { return gone }}
-		c.Lease = 2 * time.Second
+		c.Lease = 5 * time.Second
 	})
 	r.Account(1, 2)
 	ctx, soft, err := bedsql.Begin(context.Background())

@@ -197,7 +197,7 @@ func TestLogLinesHoldNoValuesFromTheLog(t *testing.T) {
 		if err := tx.End(t.Context()); err == nil {
 			t.Fatal("End reports nothing")
 		}
-		job := r.Job(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.Logger(), 2*time.Second })
+		job := r.Job(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.Logger(), 5*time.Second })
 		if _, err := job.RunOnce(t.Context()); err == nil || strings.Contains(err.Error(), rig.SecretValue) {
 			t.Errorf("the job ended with %v", err)
 		}

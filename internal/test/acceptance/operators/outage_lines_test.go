@@ -79,7 +79,7 @@ func TestSecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
 			t.Parallel()
 			var hook *logtest.Hook
 			r := rig.New(t, testdb.SQLite(t), rig.Collecting(&hook), func(c *bedsql.Config) {
-				c.Storage, c.Guarantee, c.Lease = keepsAll{c.Storage, func() {}}, guarantee, 3*time.Second
+				c.Storage, c.Guarantee, c.Lease = keepsAll{c.Storage, func() {}}, guarantee, 5*time.Second
 			})
 			r.Account(1)
 			if _, err := r.Wrapped.ExecContext(t.Context(), "UPDATE account SET balance = 2 WHERE id = 1"); err != nil {

@@ -51,9 +51,8 @@ func TestAHungTargetAnswersPendingWithinAttemptTimeout(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
 						r, p := rig.NewBehindProxy(t, rig.FreshLike(t, db), func(cfg *bedsql.Config) {
-							// Unless it is renewed, the lease ends twice before the attempt is cut
-							// off.
-							cfg.Guarantee, cfg.Logging, cfg.AttemptTimeout, cfg.Lease = guarantee, logging, 5*time.Second, 2*time.Second
+							// Unless it is renewed, the lease ends before the attempt is cut off.
+							cfg.Guarantee, cfg.Logging, cfg.AttemptTimeout, cfg.Lease = guarantee, logging, 5*time.Second, 4*time.Second
 						})
 						r.Account(100)
 						r.Must(r.Wrapped, "UPDATE account SET balance = 100 WHERE id = 1") // dials, and finds the receipts

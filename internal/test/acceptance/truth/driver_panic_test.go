@@ -35,7 +35,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-				r := rig.New(t, db, rig.ExactlyOnce, func(c *bedsql.Config) { c.Lease = 2 * time.Second })
+				r := rig.New(t, db, rig.ExactlyOnce, func(c *bedsql.Config) { c.Lease = 5 * time.Second })
 				r.ReceiptTable()
 				r.Account(0, 0)
 				c, pool := r.OpenPanicking()
@@ -59,7 +59,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 
 func TestStagedDriverPanicReachesTheCallerOfEnd(t *testing.T) {
 	t.Parallel()
-	r := rig.New(t, testdb.MySQL(t), rig.ExactlyOnce, func(c *bedsql.Config) { c.Lease = 2 * time.Second })
+	r := rig.New(t, testdb.MySQL(t), rig.ExactlyOnce, func(c *bedsql.Config) { c.Lease = 5 * time.Second })
 	r.ReceiptTable()
 	r.Account(0, 0)
 	c, pool := r.OpenPanicking()
