@@ -230,7 +230,7 @@ func TestARemovalWithoutAnswerIsRepeated(t *testing.T) {
 func TestRefusalWithUnconfirmedRemovalIsPending(t *testing.T) {
 	t.Parallel()
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
-		r, p := rig.NewLogBehindProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 100 * time.Millisecond })
+		r, p := rig.NewLogBehindProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 2 * time.Second })
 		r.Account(1)
 		target := testproxy.New(t, db.Addr())
 		r.Wrapped = r.Open(db.Via(target.Addr()).DSN)
@@ -263,7 +263,7 @@ func TestRefusalWithUnansweredRemovalPromisesNoDelivery(t *testing.T) {
 	rig.EachServer(t, func(t *testing.T, db testdb.DB) {
 		var mute func()
 		r, p := rig.NewLogBehindProxy(t, db, func(c *bedsql.Config) {
-			c.LogTimeout = 300 * time.Millisecond
+			c.LogTimeout = 2 * time.Second
 			c.Storage = &rig.HookedStorage{Storage: c.Storage, OnRemove: func([]*entry.Unit) error {
 				if mute != nil {
 					mute()

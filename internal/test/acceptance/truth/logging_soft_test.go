@@ -203,7 +203,7 @@ func TestRefusalAlongsideWaitsUntilItsEntryIsGone(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, w := range []loggedWork{loggedWorks[0], loggedWorks[4]} {
 			f := newFatedRig(t, rig.FreshLike(t, db), func(c *bedsql.Config) {
-				c.Logging, c.LogTimeout = bedsql.LogAlongside, 100*time.Millisecond
+				c.Logging, c.LogTimeout = bedsql.LogAlongside, 2*time.Second
 				c.Storage = &rig.HookedStorage{Storage: c.Storage}
 			})
 			hooks := f.store.Storage.(*rig.HookedStorage)

@@ -127,7 +127,7 @@ func TestRuleNotAcceptedWhenTheLogIsDown(t *testing.T) {
 		r.Account(100)
 		p.Refuse()
 		p.CutAll()
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		_, err := r.Wrapped.ExecContext(ctx, "UPDATE account SET balance = 1")
 		// A pooled connection may have been found dead only by writing to it:
