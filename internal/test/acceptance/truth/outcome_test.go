@@ -44,7 +44,7 @@ func TestQueryRowIsDeliveredDespiteLateContextEnd(t *testing.T) {
 // slowly is a statement that runs until it is killed.
 func slowly(r *rig.Rig, statement string) string {
 	if r.DB.Driver == testdb.DriverSQLite {
-		return statement + " AND (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 3000000) SELECT max(n) FROM c) > 0"
+		return statement + " AND (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 1000000000) SELECT max(n) FROM c) > 0"
 	}
 	r.BlockRow(1)
 	return statement

@@ -106,7 +106,7 @@ func TestRuleDeliveredWhenRetriesGetTheLock(t *testing.T) {
 			}
 		})
 		defer sub.Close()
-		r := rig.New(t, db, func(c *bedsql.Config) { c.Bus, c.SyncMaxDeliveryTryTimes = bus, 60 })
+		r := rig.New(t, db, func(c *bedsql.Config) { c.Bus, c.SyncMaxDeliveryTryTimes = bus, 1000 })
 		r.Account(100)
 		impatient := r.Open(rig.Impatient(db).DSN)
 		free := r.BlockRow(1)
@@ -133,7 +133,7 @@ func TestRulePendingWhenContextEndsDuringTheWrite(t *testing.T) {
 				// without looking at its context.
 				update := "UPDATE account SET balance = balance - 10 WHERE id = 1"
 				if db.Driver == testdb.DriverSQLite {
-					update += " AND (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 3000000) SELECT max(n) FROM c) > 0"
+					update += " AND (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 1000000000) SELECT max(n) FROM c) > 0"
 				} else {
 					r.BlockRow(1)
 				}
