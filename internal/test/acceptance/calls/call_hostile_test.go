@@ -167,7 +167,7 @@ func TestHostileAnswersLeaveAClearOutcome(t *testing.T) {
 			logger.SetOutput(&lines)
 			r := rig.New(t, testdb.SQLite(t))
 			cfg := r.Cfg
-			cfg.Guarantee, cfg.NoSyncRetry, cfg.AttemptTimeout, cfg.Logger = bedsql.ExactlyOnce, true, 2*time.Second, logger
+			cfg.Guarantee, cfg.NoSyncRetry, cfg.AttemptTimeout, cfg.Logger = bedsql.ExactlyOnce, true, 10*time.Second, logger
 			url, sent := hostile(t, c.answer)
 			s, err := call.New(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, rig.Payments, url, cfg)
 			if err != nil {

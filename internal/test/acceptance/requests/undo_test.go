@@ -73,7 +73,7 @@ func TestUndoThatFailsKeepsNothingAndCanBeSentAgain(t *testing.T) {
 			eachHome(t, func(t *testing.T, r *rig.Rig) {
 				u := newUndoRig(t, r, func(c *bedhttp.Config) {
 					if c.Keep = func(int) bool { return true }; how == "late" {
-						c.HandlerTimeout = 2 * time.Second
+						c.HandlerTimeout = 5 * time.Second
 					}
 				})
 				u.Wants(u.Asks("f", "{}"), 201, false)
@@ -106,7 +106,7 @@ func TestUndoWaitsForARunningRequest(t *testing.T) {
 			eachHome(t, func(t *testing.T, r *rig.Rig) {
 				u := newUndoRig(t, r)
 				other := newUndoRig(t, r)
-				short := newUndoRig(t, r, func(c *bedhttp.Config) { c.Wait = time.Second })
+				short := newUndoRig(t, r, func(c *bedhttp.Config) { c.Wait = 5 * time.Second })
 				other.Wants(other.Asks("other", "{}"), 201, false)
 				short.Wants(short.Asks("short", "{}"), 201, false)
 				held, free := make(chan struct{}), make(chan struct{})
