@@ -14,9 +14,10 @@ import (
 )
 
 func TestDemoLeavesItsStuckEntryInAConsole(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
 	var served string
 	var out strings.Builder
-	o := Options{Width: 100, Out: &out, Console: true, parent: t.TempDir(), BedJob: func(ctx context.Context, _ io.Writer, args ...string) int {
+	o := Options{Width: 100, Out: &out, Console: true, BedJob: func(ctx context.Context, _ io.Writer, args ...string) int {
 		if args[0] == "run" {
 			text, err := os.ReadFile(args[slices.Index(args, "-c")+1])
 			if err != nil {

@@ -28,12 +28,6 @@ type Options struct {
 	Console bool
 	// BedJob runs a command line of bed-job and returns its exit status.
 	BedJob func(ctx context.Context, out io.Writer, args ...string) int
-
-	// meddle is called before the balances are checked; tests put a wrong
-	// entry into a bank with it.
-	meddle func(*world) error
-	// parent is the directory for the temporary one; empty means the system's.
-	parent string
 }
 
 // ErrBooks is returned for wrong balances.
@@ -41,7 +35,14 @@ var ErrBooks = errors.New("the books do not balance")
 
 // Run runs the demo in a temporary directory. It returns nil when each write
 // took the way it should and the balances are right.
-func Run(ctx context.Context, o Options) (err error) {
+func Run(ctx context.Context, o Options) error { return run(ctx, o, steps) }
+
+var steps = []func(*world, context.Context) error{
+	(*world).introduce, (*world).delivered, (*world).refused, (*world).pending, (*world).killedHalfWay,
+	(*world).notAccepted, (*world).parked, (*world).reconcile, (*world).serve,
+}
+
+func run(ctx context.Context, o Options, steps []func(*world, context.Context) error) (err error) {
 	defer func() {
 		// An interrupted step fails first with a secondary error, such as a pipe closed by ctx. The
 		// reason is ctx.
@@ -49,7 +50,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			err = errors.Join(ctx.Err(), err)
 		}
 	}()
-	dir, err := os.MkdirTemp(o.parent, "bed-demo-")
+	dir, err := os.MkdirTemp("", "bed-demo-")
 	if err != nil {
 		return fmt.Errorf("the demo needs a temporary directory: %w", err)
 	}
@@ -61,10 +62,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	for _, step := range []func(context.Context) error{
-		w.introduce, w.delivered, w.refused, w.pending, w.killedHalfWay, w.notAccepted, w.parked, w.reconcile, w.serve,
-	} {
-		if err := step(ctx); err != nil {
+	for _, step := range steps {
+		if err := step(w, ctx); err != nil {
 			return err
 		}
 	}
@@ -235,11 +234,6 @@ func (w *world) parked(ctx context.Context) error {
 
 // reconcile compares the balances with the expected ones. The parked transfer does not count.
 func (w *world) reconcile(ctx context.Context) error {
-	if w.meddle != nil {
-		if err := w.meddle(w); err != nil {
-			return err
-		}
-	}
 	w.say("\nThe books: %d in each bank at the beginning, and savings of %d", opening, savings)
 	units, err := w.log.List(ctx, txlog.Filter{})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,8 @@ func TestTheDemoFailsWhenABalanceIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			err := Run(t.Context(), Options{Width: 100, Out: &out, BedJob: noBedJob, meddle: meddle})
+			beforeTheBooks := slices.Insert(slices.Clone(steps), len(steps)-2, func(w *world, _ context.Context) error { return meddle(w) })
+			err := run(t.Context(), Options{Width: 100, Out: &out, BedJob: noBedJob}, beforeTheBooks)
 			if !errors.Is(err, ErrBooks) {
 				t.Errorf("got %v\n%s", err, out.String())
 			}
@@ -126,10 +128,10 @@ func TestTheDemoFailsWhenBedJobDoes(t *testing.T) {
 }
 
 func TestTheDemoLeavesNothingBehindUnlessAsked(t *testing.T) {
-	t.Parallel()
 	for _, keep := range []bool{false, true} {
 		dir := t.TempDir()
-		if err := Run(t.Context(), Options{Width: 100, parent: dir, Out: io.Discard, BedJob: noBedJob, Keep: keep}); err != nil {
+		t.Setenv("TMPDIR", dir)
+		if err := Run(t.Context(), Options{Width: 100, Out: io.Discard, BedJob: noBedJob, Keep: keep}); err != nil {
 			t.Fatal(err)
 		}
 		left, err := os.ReadDir(dir)
