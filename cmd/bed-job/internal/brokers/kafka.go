@@ -117,34 +117,32 @@ func answering(ctx context.Context, client func(seeds ...string) (*kgo.Client, e
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first, errs := make(chan int, len(seeds)), make(chan error, len(seeds))
+	type answer struct {
+		seed int
+		err  error
+	}
+	answers := make(chan answer, len(seeds))
 	for i, seed := range seeds {
 		one, err := client(seed)
 		if err != nil {
 			return nil, err
 		}
 		defer one.Close()
-		go func() {
-			if err := one.Ping(ctx); err != nil {
-				errs <- err
-				return
-			}
-			first <- i
-		}()
+		go func() { answers <- answer{i, one.Ping(ctx)} }()
 	}
 	var all []error
-	for {
+	for range seeds {
 		select {
-		case i := <-first:
-			return slices.Concat(seeds[i:], seeds[:i]), nil
-		case err := <-errs:
-			if all = append(all, err); len(all) == len(seeds) {
-				return nil, errors.Join(all...)
+		case a := <-answers:
+			if a.err == nil {
+				return slices.Concat(seeds[a.seed:], seeds[:a.seed]), nil
 			}
+			all = append(all, a.err)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
+	return nil, errors.Join(all...)
 }
 
 type kafkaConn struct{ client *kgo.Client }
