@@ -25,9 +25,6 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// Bounds of the cache of read statement texts, for each connector.
-const cachedTexts = 2048
-
 // NewConnector wraps a target's connector for sql.OpenDB. target must have a Connector, and a
 // DataSource, the name of the database in the log and in the job's configuration. The databases'
 // packages have a NewConnector that sets their Dialect. Without a Dialect, errors are classified
@@ -128,7 +125,7 @@ func newConnector(t delivery.Target, cfg Config) (*connector, error) {
 		dialect: t.Dialect,
 		isSQL:   t.Dialect.Flavor.IsSQL(),
 		cfg:     cfg,
-		texts:   sqltext.NewCache(t.Dialect.Flavor, cachedTexts),
+		texts:   sqltext.NewCache(t.Dialect.Flavor),
 		log:     log,
 		shared:  sharedFile(t, cfg),
 		changed: map[string]*connector{},

@@ -10,8 +10,8 @@ const (
 	// cacheText is the maximum length of a kept text, in bytes. Longer ones usually contain
 	// their values and do not come back.
 	cacheText = 8 << 10
-	// cacheWays is the number of possible entries for a text.
-	cacheWays = 4
+	// A cache has cacheSets sets. A text may be one of the cacheWays entries of a set.
+	cacheSets, cacheWays = 512, 4
 )
 
 // Cache remembers the classes of texts. It is bounded in entries, and safe for concurrent
@@ -19,9 +19,8 @@ const (
 type Cache struct {
 	flavor Flavor
 	seed   maphash.Seed
-	// slots are sets of ways neighbours. Entries are never changed, only replaced.
-	slots []atomic.Pointer[cacheEntry]
-	ways  int
+	// Entries are never changed, only replaced.
+	sets [cacheSets][cacheWays]atomic.Pointer[cacheEntry]
 	// turn chooses the neighbour to replace: a text in use soon returns.
 	turn atomic.Uint32
 }
@@ -31,11 +30,8 @@ type cacheEntry struct {
 	class Class
 }
 
-// NewCache returns a cache of at most size texts of flavor f; of none with size below 1.
-func NewCache(f Flavor, size int) *Cache {
-	ways := min(cacheWays, max(size, 1))
-	return &Cache{flavor: f, seed: maphash.MakeSeed(), ways: ways, slots: make([]atomic.Pointer[cacheEntry], max(size, 0)/ways*ways)}
-}
+// NewCache returns a cache of texts of flavor f.
+func NewCache(f Flavor) *Cache { return &Cache{flavor: f, seed: maphash.MakeSeed()} }
 
 // Recent is the last text of one user of a cache: often the next one too. Its zero value is
 // ready. It is not safe for concurrent use.
@@ -56,12 +52,10 @@ func (r *Recent) Get(c *Cache, text string) Class {
 
 // entry finds or makes the entry of a text; nil if the text is not kept.
 func (c *Cache) entry(text string) *cacheEntry {
-	if len(text) > cacheText || len(c.slots) == 0 {
+	if len(text) > cacheText {
 		return nil
 	}
-	sets := uint64(len(c.slots) / c.ways)
-	i := int(maphash.String(c.seed, text)%sets) * c.ways
-	set := c.slots[i : i+c.ways]
+	set := &c.sets[maphash.String(c.seed, text)%cacheSets]
 	for i := range set {
 		if e := set[i].Load(); e != nil && e.text == text {
 			return e
@@ -70,6 +64,6 @@ func (c *Cache) entry(text string) *cacheEntry {
 	// A text may be part of a much larger one.
 	text = strings.Clone(text)
 	e := &cacheEntry{text: text, class: classify(c.flavor, text)}
-	set[c.turn.Add(1)%uint32(len(set))].Store(e)
+	set[c.turn.Add(1)%cacheWays].Store(e)
 	return e
 }

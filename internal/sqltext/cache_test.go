@@ -9,30 +9,33 @@ import (
 
 // kept counts the entries of the cache.
 func (c *Cache) kept() (entries int) {
-	for i := range c.slots {
-		if c.slots[i].Load() != nil {
-			entries++
+	for i := range c.sets {
+		for j := range c.sets[i] {
+			if c.sets[i][j].Load() != nil {
+				entries++
+			}
 		}
 	}
 	return entries
 }
+
+// size is how many texts a cache keeps at most.
+const size = cacheSets * cacheWays
 
 // Get is Recent's, by a user who has read no other text.
 func (c *Cache) Get(text string) Class { return new(Recent).Get(c, text) }
 
 func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{-1, 0, 1, 3, 5, 1000} {
-		for i, f := range flavors {
-			c := NewCache(f.flavor, size)
-			var recent Recent
-			for range 2 {
-				for _, text := range texts(t, i) {
-					want := classify(f.flavor, text)
-					for _, got := range []Class{c.Get(text), recent.Get(c, text), recent.Get(c, text)} {
-						if got != want {
-							t.Errorf("%s, at most %d: %q is read as %+v, want %+v", f.name, size, text, got, want)
-						}
+	for i, f := range flavors {
+		c := NewCache(f.flavor)
+		var recent Recent
+		for range 2 {
+			for _, text := range texts(t, i) {
+				want := classify(f.flavor, text)
+				for _, got := range []Class{c.Get(text), recent.Get(c, text), recent.Get(c, text)} {
+					if got != want {
+						t.Errorf("%s: %q is read as %+v, want %+v", f.name, text, got, want)
 					}
 				}
 			}
@@ -42,24 +45,18 @@ func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 
 func TestCacheIsBoundedInEntries(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{-1, 0, 1, 2, 3, 5, 7, 64, 100} {
-		c := NewCache(MySQL, size)
-		for i := range 1000 {
-			c.Get(fmt.Sprintf("UPDATE t SET a = %d", i))
-		}
-		entries := c.kept()
-		if entries > max(size, 0) {
-			t.Errorf("a cache for %d texts keeps %d", size, entries)
-		}
-		if size > 0 && entries == 0 {
-			t.Errorf("a cache for %d texts keeps none", size)
-		}
+	c := NewCache(MySQL)
+	for i := range 20 * size {
+		c.Get(fmt.Sprintf("UPDATE t SET a = %d", i))
+	}
+	if entries := c.kept(); entries != size {
+		t.Errorf("a cache for %d texts keeps %d", size, entries)
 	}
 }
 
 func TestCacheDoesNotKeepLongTexts(t *testing.T) {
 	t.Parallel()
-	c := NewCache(MySQL, 100)
+	c := NewCache(MySQL)
 	text := "UPDATE t SET a = '" + strings.Repeat("x", cacheText) + "'"
 	if got := c.Get(text); got != dml {
 		t.Errorf("a long UPDATE is read as %+v", got)
@@ -73,8 +70,8 @@ func TestCacheDoesNotKeepLongTexts(t *testing.T) {
 // in use is parsed only once more.
 func TestCacheKeepsWhatIsUsed(t *testing.T) {
 	t.Parallel()
-	const size, others = 64, 6400
-	c := NewCache(MySQL, size)
+	const others = 20 * size
+	c := NewCache(MySQL)
 	const hot = "UPDATE t SET a = ? WHERE id = ?"
 	var before *cacheEntry
 	renewed := 0
@@ -92,7 +89,7 @@ func TestCacheKeepsWhatIsUsed(t *testing.T) {
 
 func TestCacheIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	c := NewCache(MySQL, 32)
+	c := NewCache(MySQL)
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -112,7 +109,7 @@ func TestCacheIsSafeForConcurrentUse(t *testing.T) {
 const typical = "UPDATE orders SET status = ?, updated_at = NOW() WHERE id = ? AND status <> 'done'"
 
 func TestCacheHitTakesNoMemory(t *testing.T) {
-	c := NewCache(MySQL, 100)
+	c := NewCache(MySQL)
 	for _, text := range []string{typical, "UPDATE t SET n = n + 1", "SAVEPOINT Sp1"} {
 		c.Get(text)
 		if n := testing.AllocsPerRun(100, func() { c.Get(text) }); n != 0 {
@@ -133,7 +130,7 @@ func BenchmarkClassify(b *testing.B) {
 }
 
 func BenchmarkCacheHit(b *testing.B) {
-	c := NewCache(MySQL, 100)
+	c := NewCache(MySQL)
 	c.Get(typical)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

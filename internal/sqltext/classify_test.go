@@ -83,7 +83,7 @@ func TestTextIsReadByItsSessionsQuoting(t *testing.T) {
 		}
 		flavor := flavorOf(t, name)
 		class := ClassifyAs(flavor, q, in[1])
-		class.ByQuoting = NewCache(flavor, 1).Get(in[1]).ByQuoting
+		class.ByQuoting = NewCache(flavor).Get(in[1]).ByQuoting
 		return describe(class)
 	})
 }

@@ -38,7 +38,7 @@ func FuzzClassify(f *testing.F) {
 		}
 		Mask(fl, text)
 		want = classify(fl, text)
-		c := NewCache(fl, 4)
+		c := NewCache(fl)
 		for range 2 {
 			if got := c.Get(text); got != want {
 				t.Fatalf("%q is read as %+v, and from the cache as %+v", text, want, got)
