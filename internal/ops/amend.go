@@ -192,9 +192,7 @@ func (a Amendment) of(u *entry.Unit) (to entry.Amendment, err error) {
 
 // verdicts looks up the receipts of units. The verdict is empty for a unit without one.
 func (s *Store) verdicts(ctx context.Context, units []*entry.Unit) ([]Judgement, error) {
-	v := NewVerifier(s.log.Missing, s.cfg)
-	defer v.Close()
-	judged, err := v.Judge(ctx, units)
+	judged, err := s.judge(ctx, units...)
 	for i, u := range units[:len(judged)] {
 		if u.Receipt == "" {
 			judged[i] = Judgement{}

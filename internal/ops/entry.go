@@ -142,9 +142,7 @@ func (s *Store) detail(ctx context.Context, u *entry.Unit, reveal bool) (d *Deta
 	if d.Next = NextTexts[d.NextIs]; d.NextIs == NextLease || d.NextIs == NextLater {
 		d.Next += " " + d.NextTry.Format(time.RFC3339)
 	}
-	v := NewVerifier(s.log.Missing, s.cfg)
-	defer v.Close()
-	judged, err := v.Judge(ctx, []*entry.Unit{u})
+	judged, err := s.judge(ctx, u)
 	if err != nil {
 		return nil, s.fault(err)
 	}

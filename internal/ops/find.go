@@ -350,12 +350,7 @@ func headOf(after string) string {
 // heads turns sorted row ids into the ids of their units.
 func heads(rows []string) (ids []string) {
 	for _, id := range rows {
-		if len(id) == 36 {
-			id = id[:33] + "000"
-		}
-		if len(ids) == 0 || ids[len(ids)-1] != id {
-			ids = append(ids, id)
-		}
+		ids = append(ids, entry.HeadID(id))
 	}
-	return ids
+	return slices.Compact(ids)
 }

@@ -157,9 +157,7 @@ func (s *Store) complete(ctx context.Context, u *entry.Unit, t *Trial) {
 	if u.Receipt == "" {
 		return
 	}
-	v := NewVerifier(s.log.Missing, s.cfg)
-	defer v.Close()
-	if judged, err := v.Judge(ctx, []*entry.Unit{u}); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
+	if judged, err := s.judge(ctx, u); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
 		t.Notes = append(t.Notes, fmt.Sprintf("%s: a delivery applies nothing any more; %s", judged[0].Short(), judged[0].Advice(u)))
 	}
 }

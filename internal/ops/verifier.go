@@ -45,6 +45,13 @@ func (v *Verifier) Close() {
 	}
 }
 
+// judge returns the verdict on each unit, on connections of its own.
+func (s *Store) judge(ctx context.Context, units ...*entry.Unit) ([]Judgement, error) {
+	v := NewVerifier(s.log.Missing, s.cfg)
+	defer v.Close()
+	return v.Judge(ctx, units)
+}
+
 // Judge returns the verdict on each unit. It asks the data sources in parallel.
 func (v *Verifier) Judge(ctx context.Context, units []*entry.Unit) ([]Judgement, error) {
 	all := make([]Judgement, len(units))
