@@ -184,6 +184,8 @@ type Statement struct {
 	Parameters []Parameter `json:"parameters,omitzero"`
 	// TypedParameters are the same in the log's own form, which amendments accept.
 	TypedParameters string `json:"typedParameters,omitempty"`
+	// ParametersError says why show cannot read them.
+	ParametersError string `json:"parametersError,omitempty"`
 }
 
 // Entries returns a page of the entries matching f. It answers within about half a second

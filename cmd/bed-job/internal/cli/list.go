@@ -146,7 +146,7 @@ func (l *logList) printTable(ctx context.Context) error {
 	var details []string
 	err := l.each(ctx, func(units []*entry.Unit, verdicts []*ops.Judgement) error {
 		for i, u := range units {
-			now, next := logClock(l.app, u), "-"
+			now, next := u.ReadAt, "-" // the log's clock
 			if !u.Parked && u.Behind == "" {
 				next = until(now, ops.NextTry(u, l.minAge))
 			}

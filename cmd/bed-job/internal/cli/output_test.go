@@ -64,7 +64,7 @@ func cannedLog() canned {
 	return canned{
 		units: []*entry.Unit{
 			{
-				ID: "id-1", TransactionID: "tx", DataSource: "orders_0", Settings: "loc=UTC", Tries: 3, Parked: true, InDoubt: true,
+				ID: "id-1", ReadAt: noon, TransactionID: "tx", DataSource: "orders_0", Settings: "loc=UTC", Tries: 3, Parked: true, InDoubt: true,
 				CreatedAt: noon.Add(-3 * time.Hour), NextTry: noon, LastError: "Unknown column\n'x'",
 				Statements: []entry.Statement{
 					{SQL: "INSERT INTO a\n\tVALUES (?, ?, '\x1b[2Jé')", Params: encoded(secretParam, []byte{1, 2, 255})},
@@ -72,15 +72,15 @@ func cannedLog() canned {
 				},
 			},
 			{
-				ID: "id-2", TransactionID: "id-2", DataSource: "ledger", CreatedAt: noon.Add(-90 * time.Second), NextTry: noon.Add(30 * time.Second),
+				ID: "id-2", ReadAt: noon, TransactionID: "id-2", DataSource: "ledger", CreatedAt: noon.Add(-90 * time.Second), NextTry: noon.Add(30 * time.Second),
 				Statements: []entry.Statement{{SQL: "UPDATE accounts SET balance = ?, owner = ? WHERE id = ? AND something_long IS NOT NULL", Params: encoded(int64(math.MaxInt64), nil, 1.5, true, noon, math.NaN())}},
 			},
 			{
-				ID: "id-3", TransactionID: "id-3", DataSource: "ledger", CreatedAt: noon.Add(-time.Second), NextTry: noon.Add(time.Minute), Leased: true,
+				ID: "id-3", ReadAt: noon, TransactionID: "id-3", DataSource: "ledger", CreatedAt: noon.Add(-time.Second), NextTry: noon.Add(time.Minute), Leased: true,
 				NotReplayable: "it read before it wrote", Unreadable: errors.New("its sql is NULL"),
 			},
 			{
-				ID: "id-4", TransactionID: "id-4", DataSource: "ledger", CreatedAt: noon, NextTry: noon.Add(-time.Second),
+				ID: "id-4", ReadAt: noon, AtOnce: true, TransactionID: "id-4", DataSource: "ledger", CreatedAt: noon, NextTry: noon.Add(-time.Second),
 				Statements: []entry.Statement{{SQL: "DELETE FROM a", Params: "[broken"}},
 			},
 		},

@@ -103,7 +103,7 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 }
 
 func showUnit(a *app, b io.Writer, u *entry.Unit, j ops.Judgement, values bool) {
-	now := logClock(a, u)
+	now := u.ReadAt // the log's clock
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/bedsql/bed/internal/entry"
@@ -35,38 +34,20 @@ type unitView struct {
 	Settings     string          `json:"settings"`
 	Session      string          `json:"session,omitempty"`
 	ReceiptPlace string          `json:"receiptPlace,omitempty"`
-	Statements   []statementView `json:"statements"`
+	Statements   []ops.Statement `json:"statements"`
 	// Verdict and its detail are there when targets were asked.
 	Verdict       ops.Verdict `json:"verdict,omitempty"`
 	VerdictDetail string      `json:"verdictDetail,omitempty"`
 }
 
-// statementView has its parameters in show alone.
-type statementView struct {
-	ops.Statement
-	// ParametersError says why they cannot be read.
-	ParametersError string `json:"parametersError,omitempty"`
-}
-
 // viewOf makes the view of a unit; j is nil when no target was asked.
 func viewOf(a *app, u *entry.Unit, j *ops.Judgement) unitView {
-	v := unitView{Entry: ops.EntryOf(u, a.minAge), Settings: u.Settings, Session: ops.SessionOf(u, false), ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements))}
+	e := ops.EntryOf(u, a.minAge)
+	v := unitView{Entry: e, Settings: u.Settings, Session: ops.SessionOf(u, false), ReceiptPlace: u.Place, Statements: e.Statements}
 	if j != nil {
 		v.Verdict, v.VerdictDetail = j.Verdict, j.Detail
 	}
-	for i, s := range v.Entry.Statements {
-		v.Statements[i].Statement = s
-	}
 	return v
-}
-
-// logClock is the log's when u was read: times of the log are given by it, because
-// this machine's may differ.
-func logClock(a *app, u *entry.Unit) time.Time {
-	if u.ReadAt.IsZero() {
-		return a.Now()
-	}
-	return u.ReadAt
 }
 
 // marshal returns JSON with all terminal control characters escaped; on one line without an indent.
