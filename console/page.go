@@ -12,7 +12,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/safetext"
@@ -289,11 +288,7 @@ func clip(s string, n int) string {
 	if len(s) > 8*n {
 		s = strings.ToValidUTF8(s[:8*n], "")
 	}
-	s = safetext.Line(strings.Join(strings.Fields(s), " "))
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
+	return safetext.Cut(safetext.Line(strings.Join(strings.Fields(s), " ")), n)
 }
 
 // valueText is a parameter's value, or a mask.

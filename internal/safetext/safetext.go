@@ -16,6 +16,14 @@ func Line(s string) string { return escape(s, "") }
 // Lines is Line but keeps line breaks and tabs.
 func Lines(s string) string { return escape(strings.ReplaceAll(s, "\r\n", "\n"), "\n\t") }
 
+// Cut shortens s to limit characters.
+func Cut(s string, limit int) string {
+	if utf8.RuneCountInString(s) <= limit {
+		return s
+	}
+	return string([]rune(s)[:limit-1]) + "…"
+}
+
 func escape(s, keep string) string {
 	var b strings.Builder
 	for i, r := range s {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/access"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/safetext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -306,10 +307,10 @@ func (a *app) by(reason string) ops.By {
 	if host, err := os.Hostname(); err == nil {
 		who += "@" + printable(host)
 	}
-	who = "bed-job " + cut(who, 150)
+	who = "bed-job " + safetext.Cut(who, 150)
 	for _, name := range []string{"SUDO_USER", "USER"} {
 		if said, ok := a.Getenv(name); ok && said != "" && said != processAccount() {
-			who += fmt.Sprintf(" (%s %q)", name, cut(strings.ToValidUTF8(said, "?"), 40))
+			who += fmt.Sprintf(" (%s %q)", name, safetext.Cut(strings.ToValidUTF8(said, "?"), 40))
 			break
 		}
 	}

@@ -20,14 +20,7 @@ func printable(s string) string { return safetext.Line(s) }
 
 // oneLine makes s fit a table's cell of limit characters.
 func oneLine(s string, limit int) string {
-	return cut(printable(strings.Join(strings.Fields(s), " ")), limit)
-}
-
-func cut(s string, limit int) string {
-	if utf8.RuneCountInString(s) <= limit {
-		return s
-	}
-	return string([]rune(s)[:limit-1]) + "…"
+	return safetext.Cut(printable(strings.Join(strings.Fields(s), " ")), limit)
 }
 
 // A spanFlag is a flag for a time in the form of the API: 90s, 36h or 7d.
@@ -155,13 +148,13 @@ func (a *app) print(list any, t *table, empty string) (err error) {
 // block writes a row as a block: its first cell, the others with their headings, and long cells on
 // lines of their own.
 func (t *table) block(b *strings.Builder, row []string) {
-	line := cut(row[0], t.width) + "\n "
+	line := safetext.Cut(row[0], t.width) + "\n "
 	for i, cell := range row {
 		long, room := i >= len(row)-t.long, t.width-3 // two blanks before it, a comma after it
 		if long {
 			room++
 		}
-		text := cut(strings.ToLower(t.headings[i])+" "+cell, room)
+		text := safetext.Cut(strings.ToLower(t.headings[i])+" "+cell, room)
 		switch {
 		case i == 0 || cell == "-":
 		case line == " " || !long && strings.HasSuffix(line, "\n "):
