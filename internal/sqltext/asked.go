@@ -10,11 +10,9 @@ func Asked(f Flavor, text string) string {
 	if !ok {
 		return text
 	}
-	if strings.ContainsAny(text, `\"`) {
-		for q := Quoting(1); q < BackslashEscapes<<1; q++ {
-			if other, ok := askedAs(f, q, text); !ok || other != asked {
-				return text
-			}
+	for _, q := range quotings(f, text) {
+		if other, ok := askedAs(f, q, text); !ok || other != asked {
+			return text
 		}
 	}
 	return asked

@@ -97,12 +97,7 @@ var kindNames = [...]string{
 }
 
 // String returns the kind's name for messages.
-func (k Kind) String() string {
-	if int(k) < len(kindNames) {
-		return kindNames[k]
-	}
-	return "unknown"
-}
+func (k Kind) String() string { return kindNames[k] }
 
 // Class is the result of classifying a text. It is comparable.
 type Class struct {

@@ -13,12 +13,7 @@ func Classify(f Flavor, text string) Class { return ClassifyAs(f, 0, text) }
 // classify is Classify and also checks how other sessions read the text.
 func classify(f Flavor, text string) Class {
 	c := Classify(f, text)
-	for _, q := range quotings(f, text) {
-		if ClassifyAs(f, q, text) != ClassifyAs(f, 0, text) {
-			c.ByQuoting = true
-			break
-		}
-	}
+	c.ByQuoting = slices.ContainsFunc(quotings(f, text), func(q Quoting) bool { return ClassifyAs(f, q, text) != c })
 	return c
 }
 
@@ -353,10 +348,5 @@ func OneWrite(f Flavor, q Quoting, text string) Kind {
 // IsOneWrite is OneWrite under every quoting. sure is false if the quoting decides.
 func IsOneWrite(f Flavor, text string) (kind Kind, sure bool) {
 	kind = OneWrite(f, 0, text)
-	for _, q := range quotings(f, text) {
-		if (OneWrite(f, q, text) == DML) != (kind == DML) {
-			return kind, false
-		}
-	}
-	return kind, true
+	return kind, !slices.ContainsFunc(quotings(f, text), func(q Quoting) bool { return (OneWrite(f, q, text) == DML) != (kind == DML) })
 }

@@ -299,30 +299,18 @@ func (p *parser) explainOptions() bool {
 			continue
 		}
 		p.step()
-		on, known := p.constant(p.tok)
-		runs = on || !known
+		value := p.textOf(p.tok)
+		if n := len(value); p.tok.typ == tokString && n > 1 && value[0] == value[n-1] {
+			value = value[1 : n-1]
+		}
+		off, _ := find(offs, value)
+		runs = !off
 	}
 	return runs
 }
 
-// switches are the constants that turn an option on or off.
-var switches = map[string]bool{"0": false, "OFF": false, "FALSE": false, "1": true, "ON": true, "TRUE": true}
-
-// constant reads t as a switch.
-func (p *parser) constant(t token) (on, known bool) {
-	s := p.textOf(t)
-	switch t.typ {
-	case tokString:
-		if len(s) < 2 || s[0] != s[len(s)-1] {
-			return false, false
-		}
-		s = s[1 : len(s)-1]
-	case tokWord, tokValue:
-	default:
-		return false, false
-	}
-	return find(switches, s)
-}
+// offs are the constants that turn an option off.
+var offs = map[string]bool{"0": true, "OFF": true, "FALSE": true}
 
 // analyze is statistics everywhere, and MariaDB's EXPLAIN that runs.
 func (p *parser) analyze() Class {
