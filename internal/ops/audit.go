@@ -41,10 +41,8 @@ const keptIDs = 10_000
 // view makes the record of a bulk action.
 func (sel *Selection) view(done Done) Bulk {
 	f := sel.Filter
-	v := Bulk{Filter: f, Values: f.Reveal && f.Text != "", Until: sel.At, Counted: len(sel.IDs), Gone: done.Gone, Left: done.Left}
-	if v.IDs = done.Changed; len(v.IDs) > keptIDs {
-		v.IDs = v.IDs[:keptIDs]
-	}
+	v := Bulk{Filter: f, Values: f.Reveal && f.Text != "", Until: sel.At, Counted: len(sel.IDs), Gone: done.Gone, Left: done.Left,
+		IDs: done.Changed[:min(len(done.Changed), keptIDs)]}
 	if f.OlderThan > 0 {
 		v.OlderThan = f.OlderThan.String()
 	}

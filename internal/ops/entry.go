@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,16 +160,9 @@ func (s *Store) siblings(ctx context.Context, u *entry.Unit, d *Detail) error {
 	if err != nil {
 		return err
 	}
-	d.MoreSiblings = page.Next != ""
-	for _, e := range page.Entries {
-		switch {
-		case e.ID == u.ID:
-		case len(d.Siblings) == mostShown:
-			d.MoreSiblings = true
-		default:
-			d.Siblings = append(d.Siblings, e)
-		}
-	}
+	others := slices.DeleteFunc(page.Entries, func(e Entry) bool { return e.ID == u.ID })
+	d.Siblings = others[:min(len(others), mostShown)]
+	d.MoreSiblings = page.Next != "" || len(others) > mostShown
 	return nil
 }
 

@@ -145,15 +145,8 @@ func (f *Filter) judge(u *entry.Unit) bool {
 			return false
 		}
 	}
-	if f.Text == "" || f.Reveal {
-		return true
-	}
-	for _, statement := range u.Statements {
-		if strings.Contains(statement.SQL, f.Text) {
-			return true
-		}
-	}
-	return strings.Contains(maskedError(u), f.Text)
+	inSQL := func(s entry.Statement) bool { return strings.Contains(s.SQL, f.Text) }
+	return f.Text == "" || f.Reveal || slices.ContainsFunc(u.Statements, inSQL) || strings.Contains(maskedError(u), f.Text)
 }
 
 // find searches a page, until about end; the zero time is no end. It returns the ids of units in
