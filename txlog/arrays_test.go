@@ -73,7 +73,8 @@ func TestUnitsWrittenTogetherComeBackIntact(t *testing.T) {
 				if !reflect.DeepEqual(got, &want) {
 					t.Fatalf("seed %d: written\n%+v\ncame back as\n%+v", seed, want, *got)
 				}
-				if left := got.NextTry.Sub(got.CreatedAt).Round(time.Second); left != lease(i) {
+				// PostgreSQL reads its clock for each of the two.
+				if left := got.NextTry.Sub(got.CreatedAt); left < lease(i) || left > lease(i)+time.Minute/2 {
 					t.Fatalf("seed %d: unit %d is leased for %v, want %v", seed, i, left, lease(i))
 				}
 			}
