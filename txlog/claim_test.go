@@ -34,7 +34,7 @@ func TestNoUnitIsClaimedTwiceWithoutEffectiveLocks(t *testing.T) {
 			s.Unlocked()
 			wg.Go(func() {
 				for {
-					got, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 7, Lease: time.Minute})
+					got, err := s.Claim(t.Context(), entry.ClaimRequest{DataSource: "orders", Limit: 7, Lease: time.Hour})
 					if err != nil {
 						t.Error(err)
 						return

@@ -230,7 +230,7 @@ func TestLogIsNotWrittenAgainAfterItsLease(t *testing.T) {
 	s, lose, _ := openLossy(t, "lossy-lease", errors.New("connection reset by peer"))
 	lose.Store(1 << 30)
 	start := time.Now()
-	if err := s.Add(t.Context(), 100*time.Millisecond, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
+	if err := s.Add(t.Context(), 2*time.Second, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
 		t.Errorf("got error %v, want ErrInDoubt", err)
 	}
 	if d := time.Since(start); d > repetitions {

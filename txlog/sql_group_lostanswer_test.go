@@ -128,7 +128,7 @@ func TestUnitRecordsThatALateAddMayReturn(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		for _, callers := range []int{1, 2} {
-			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(6*time.Second))
+			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(12*time.Second))
 			warm, units := someUnits(callers), someUnits(callers)
 			mustAll(t, together(t, s.Adding(), callers, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
 			if err := s.Remove(t.Context(), warm...); err != nil || warm[0].AddRepeated {

@@ -25,6 +25,7 @@ import (
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 	"github.com/bedsql/bed/txlog/txlogtest"
 )
 
@@ -331,8 +332,8 @@ func TestTheServersAnswerIsNoDoubt(t *testing.T) {
 	})
 }
 
-// repetitions of a write in doubt go on for longer than that.
-const repetitions = 5 * time.Second
+// repetitions of a write in doubt go on for that long.
+const repetitions = groupcommit.RepeatFor
 
 func TestWhatCannotBeOpenedSaysWhy(t *testing.T) {
 	t.Parallel()
