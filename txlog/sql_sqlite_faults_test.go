@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +19,14 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// addAndRemove lets the callers' adds and removals leave in one write.
-func addAndRemove(t *testing.T, s *txlog.SQLStorage, adds, removals int, add, remove func(i int) error) (added, removed []error) {
+// addAndRemove lets the callers' adds and removals leave in one write, and runs meanwhile beside it.
+func addAndRemove(t *testing.T, s *txlog.SQLStorage, adds, removals int, add, remove func(i int) error, meanwhile ...func()) (added, removed []error) {
 	t.Helper()
 	waitRemovals := together(t, s.Removing(), removals, remove)
 	waitAdds := together(t, s.Adding(), adds, add)
+	for _, f := range meanwhile {
+		go f()
+	}
 	done := make(chan []error, 1)
 	go func() { done <- waitRemovals() }()
 	added = waitAdds()
@@ -89,20 +93,30 @@ func TestCallersWaitForAnotherProcessOnSQLite(t *testing.T) {
 	release := lockLog(t, db)
 	leaving, leave := context.WithCancel(t.Context())
 	defer leave()
-	time.AfterFunc(200*time.Millisecond, leave)
-	time.AfterFunc(time.Second, release)
-	begun := time.Now()
+	left, freed := make(chan struct{}), make(chan struct{})
+	var free atomic.Bool
 	added, removed := addAndRemove(t, s, len(units), len(old),
 		func(i int) error {
 			if i == 2 {
+				defer close(left)
 				return s.Add(leaving, time.Hour, units[i])
 			}
 			return s.Add(t.Context(), time.Hour, units[i])
 		},
-		func(i int) error { return s.Remove(t.Context(), old[i]) })
-	if time.Since(begun) < 900*time.Millisecond {
+		func(i int) error { return s.Remove(t.Context(), old[i]) },
+		func() {
+			time.Sleep(200 * time.Millisecond) // so that they meet the lock
+			leave()
+			<-left
+			time.Sleep(500 * time.Millisecond) // so that the others do again
+			free.Store(true)
+			release()
+			close(freed)
+		})
+	if !free.Load() {
 		t.Error("nobody waited for the lock")
 	}
+	<-freed
 	for i, err := range added {
 		if i != 2 && err != nil || i == 2 && !errors.Is(err, context.Canceled) {
 			t.Errorf("add %d: got error %v", i, err)
