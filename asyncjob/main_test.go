@@ -291,10 +291,11 @@ type counter struct {
 	n  int
 }
 
-func (c *counter) inc() {
+func (c *counter) inc() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n++
+	return c.n
 }
 
 func (c *counter) get() int {

@@ -101,7 +101,7 @@ func TestRunSurvivesARoundThatPanics(t *testing.T) {
 	delivered := make(chan struct{})
 	var n counter
 	store := &spy{Storage: mem, onClaim: func() ([]*entry.Unit, error) {
-		if n.inc(); n.get() == 1 {
+		if n.inc() == 1 {
 			panic("fake: the storage panics")
 		}
 		return mem.Claim(context.Background(), entry.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
