@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,31 +23,33 @@ var errRefusedDial = errors.New("fake: connection refused")
 
 func TestOutageIsProbedWithoutWalkingRows(t *testing.T) {
 	t.Parallel()
-	mem := newStore(t)
-	addMany(t, mem, "orders", 250)
-	addMany(t, mem, "stock", 3)
-	store := &spy{Storage: mem}
-	down := &fakeDB{onDial: func(context.Context) error { return errRefusedDial }}
-	up := &fakeDB{}
-	r := runOnce(t, newJob(t, store, Targets{"orders": down.target(), "stock": up.target()}, brittle()))
-	if dials, sent := down.counts(); dials != 1 || sent != 0 {
-		t.Errorf("%d dials, %d statements on a data source that is down", dials, sent)
-	}
-	if row := r.DataSources["orders"]; !errors.Is(row.Unreachable, errRefusedDial) || row.Claimed != 0 {
-		t.Errorf("the report of the data source that is down: %+v", row)
-	}
-	if n := store.claims.get(); n != 1 {
-		t.Errorf("%d claims, only the reachable data source deserves one", n)
-	}
-	if r.DataSources["stock"].Delivered != 3 || !strings.Contains(r.String(), "unreachable: orders") {
-		t.Errorf("report: %v", r)
-	}
-	waiting, _ := mem.List(t.Context(), txlog.Filter{DataSource: "orders", Limit: 1000})
-	for _, u := range waiting {
-		if u.Tries != 0 || u.Parked || u.InDoubt {
-			t.Fatalf("the outage left its mark on %+v", u)
+	synctest.Test(t, func(t *testing.T) { // a round of more than a second claims more often
+		mem := newStore(t)
+		addMany(t, mem, "orders", 250)
+		addMany(t, mem, "stock", 3)
+		store := &spy{Storage: mem}
+		down := &fakeDB{onDial: func(context.Context) error { return errRefusedDial }}
+		up := &fakeDB{}
+		r := runOnce(t, newJob(t, store, Targets{"orders": down.target(), "stock": up.target()}, brittle()))
+		if dials, sent := down.counts(); dials != 1 || sent != 0 {
+			t.Errorf("%d dials, %d statements on a data source that is down", dials, sent)
 		}
-	}
+		if row := r.DataSources["orders"]; !errors.Is(row.Unreachable, errRefusedDial) || row.Claimed != 0 {
+			t.Errorf("the report of the data source that is down: %+v", row)
+		}
+		if n := store.claims.get(); n != 1 {
+			t.Errorf("%d claims, only the reachable data source deserves one", n)
+		}
+		if r.DataSources["stock"].Delivered != 3 || !strings.Contains(r.String(), "unreachable: orders") {
+			t.Errorf("report: %v", r)
+		}
+		waiting, _ := mem.List(t.Context(), txlog.Filter{DataSource: "orders", Limit: 1000})
+		for _, u := range waiting {
+			if u.Tries != 0 || u.Parked || u.InDoubt {
+				t.Fatalf("the outage left its mark on %+v", u)
+			}
+		}
+	})
 }
 
 func TestRefusedDialIsAnOutage(t *testing.T) {
