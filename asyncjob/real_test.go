@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -168,13 +167,10 @@ func TestAClosedPortIsAnOutage(t *testing.T) {
 	for name, fresh := range map[string]func(testing.TB) testdb.DB{"mysql": testdb.MySQL, "postgres": testdb.Postgres} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			addr := l.Addr().String()
-			_ = l.Close()
-			target, store := realTarget(t, fresh(t).Via(addr)), newStore(t)
+			db := fresh(t)
+			closed := testproxy.New(t, db.Addr()) // nobody else gets its port
+			closed.Refuse()
+			target, store := realTarget(t, db.Via(closed.Addr())), newStore(t)
 			u := addFor(t, store, target, false, "DELETE FROM account")
 			r := runOnce(t, newJob(t, store, Targets{"orders": target}, brittle()))
 			if r.Claimed != 0 || r.DataSources["orders"].Unreachable == nil {

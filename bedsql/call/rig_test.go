@@ -19,6 +19,7 @@ import (
 	_ "github.com/bedsql/bed/bedsql/postgres" // …
 	_ "github.com/bedsql/bed/bedsql/sqlite"   // …
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -45,6 +46,10 @@ type peer struct {
 }
 
 func newPeer(t testing.TB) *peer {
+	t.Helper()
+	l, kept, err := testdb.Listen(20000) // nobody else gets the port of a closed one
+	must(t, err)
+	t.Cleanup(func() { _ = kept.Close() })
 	p := &peer{}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead { // the job's question
@@ -63,6 +68,8 @@ func newPeer(t testing.TB) *peer {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprintf(w, "made from %s", body)
 	}))
+	_ = p.Listener.Close()
+	p.Listener = l
 	p.Config.ErrorLog = log.New(io.Discard, "", 0)
 	p.Start()
 	t.Cleanup(p.Close)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/internal/test/leaks"
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
@@ -317,10 +318,11 @@ func TestDelayHoldsEachDirectionBack(t *testing.T) {
 
 func TestMissingServerCutsItsClients(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, kept, err := testdb.Listen(20000)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = kept.Close() }()
 	addr := l.Addr().String()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
