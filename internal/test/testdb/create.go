@@ -73,12 +73,17 @@ func (a admin) create() (DB, error) {
 	return db, nil
 }
 
-// createPostgres copies template0, because no session can be connected to it; another running copy
-// or drop may still keep it busy for a moment.
+// createPostgres copies template0, because no session can be connected to it.
 func createPostgres(ctx context.Context, pool *sql.DB, name string) error {
+	return onceFree(ctx, pool, "CREATE DATABASE "+name+" TEMPLATE template0")
+}
+
+// onceFree repeats a statement while a database is in use: another running copy or drop keeps
+// template0 busy, and sessions that are told to end may take longer than the server waits for them.
+func onceFree(ctx context.Context, pool *sql.DB, text string) error {
 	const objectInUse = "55006"
 	for {
-		_, err := pool.ExecContext(ctx, "CREATE DATABASE "+name+" TEMPLATE template0")
+		_, err := pool.ExecContext(ctx, text)
 		var pgErr *pgconn.PgError
 		if !errors.As(err, &pgErr) || pgErr.Code != objectInUse {
 			return err
@@ -99,8 +104,7 @@ func (a admin) drop(name string) error {
 		if a.driver == DriverMySQL {
 			return dropMySQL(ctx, pool, name)
 		}
-		_, err := pool.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
-		return err
+		return onceFree(ctx, pool, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	})
 	if err != nil {
 		return fmt.Errorf("drop database %s: %w", name, err)
