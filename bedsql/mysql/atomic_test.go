@@ -273,7 +273,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 	other := conn(t, e.pool)
 	must(t, other, "BEGIN", "UPDATE stock SET n = 11 WHERE id = 1")
 	id := e.int("SELECT CONNECTION_ID()")
-	must(t, e.c, "SET max_statement_time = 0.3")
+	must(t, e.c, "SET max_statement_time = 1")
 	_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = 12 WHERE id = 1"))
 	classIs(t, "max_statement_time", err, dialect.Retryable)
 	e.noneOpen()

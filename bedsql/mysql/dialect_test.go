@@ -141,7 +141,7 @@ func ownList(t testing.TB) (codes []string) {
 var sessions = &dialecttest.Server{
 	ID: "SELECT CONNECTION_ID()", Sleep: "DO SLEEP(60)",
 	Asleep:      "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %d AND state = 'User sleep'",
-	LockTimeout: "SET innodb_lock_wait_timeout = 1", StatementTimeout: "SET max_statement_time = 0.1",
+	LockTimeout: "SET innodb_lock_wait_timeout = 1", StatementTimeout: "SET max_statement_time = 1",
 	NoTimeout: "SET innodb_lock_wait_timeout = 50 /*M! , max_statement_time = 0 */",
 	Cancel:    "KILL QUERY %d", Kill: "KILL %d", ReadOnly: "START TRANSACTION READ ONLY",
 	// This is not information_schema.innodb_trx: that is a copy, and it is not refreshed while

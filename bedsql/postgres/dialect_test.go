@@ -139,7 +139,7 @@ func TestDialect(t *testing.T) {
 var sessions = &dialecttest.Server{
 	ID: "SELECT pg_backend_pid()", Sleep: "SELECT pg_sleep(60)",
 	Asleep:      "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = %d AND wait_event = 'PgSleep'",
-	LockTimeout: "SET lock_timeout = 50", StatementTimeout: "SET statement_timeout = 50",
+	LockTimeout: "SET lock_timeout = 50", StatementTimeout: "SET statement_timeout = 1000",
 	NoTimeout: "SET lock_timeout = 0; SET statement_timeout = 0",
 	Cancel:    "SELECT pg_cancel_backend(%d)", Kill: "SELECT pg_terminate_backend(%d)", ReadOnly: "BEGIN READ ONLY",
 	Waits: func(t *testing.T, db *sql.DB, id int64) (waits bool) {

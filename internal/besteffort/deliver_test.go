@@ -139,7 +139,7 @@ func TestSilentLogDoesNotDelayADeliveredWrite(t *testing.T) {
 	storage := silent{txlog.NewMemory()}
 	defer func() { _ = storage.Memory.Close() }()
 	e := New(Config{
-		Storage: storage, Lease: time.Minute, LogTimeout: 20 * time.Millisecond, RetryInitial: time.Millisecond,
+		Storage: storage, Lease: time.Minute, LogTimeout: time.Second, RetryInitial: time.Millisecond,
 		Dialect: &dialect.Dialect{}, Logger: quiet,
 	})
 	id := entry.NewID()
