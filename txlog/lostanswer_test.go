@@ -340,7 +340,9 @@ func TestLostAnswerToALargeStatementIsRecovered(t *testing.T) {
 		s := open(t, db.Via(p.Addr()))
 		u := unit("UPDATE a SET b = '" + strings.Repeat("x", 5<<20) + "'")
 		struck := p.CutAfter(execute)
-		if err := s.Add(t.Context(), time.Minute, u); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // without an end it is not repeated for that long
+		defer cancel()
+		if err := s.Add(ctx, time.Hour, u); err != nil {
 			t.Fatal(err)
 		}
 		testproxy.Await(t, struck)
