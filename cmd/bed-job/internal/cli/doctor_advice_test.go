@@ -97,7 +97,7 @@ func TestDoctorFindsSenselessSessions(t *testing.T) {
 	servers(t, func(t *testing.T, db testdb.DB) {
 		for params, check := range map[string]map[string]string{
 			testdb.DriverMySQL:    {"innodb_lock_wait_timeout=0": "lock-wait", "transaction_isolation=%27READ-UNCOMMITTED%27": "isolation", "tx_isolation=%27READ-UNCOMMITTED%27": "isolation", "no_such_setting=1": "dsn-parameter"},
-			testdb.DriverPostgres: {"lock_timeout=1ms": "lock_timeout", "no_such_setting=1": "dsn-parameter"},
+			testdb.DriverPostgres: {"lock_timeout=90ms": "lock_timeout", "no_such_setting=1": "dsn-parameter"},
 		}[db.Driver] {
 			if strings.HasPrefix(params, "transaction_isolation") {
 				continue // MariaDB has the older name

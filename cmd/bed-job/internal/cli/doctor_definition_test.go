@@ -192,13 +192,13 @@ func TestDoctorComparesTablesAndNamesUnreachableOnes(t *testing.T) {
 					}},
 					wrongSetUp{name: "writes that are not in the binary log", check: "sql_log_bin", remedy: "remove", make: set("sql_log_bin=0")},
 					wrongSetUp{name: "foreign keys that are not checked", check: "foreign_key_checks", remedy: "remove", make: set("foreign_key_checks=0")},
-					wrongSetUp{name: "statements that are cut off", check: "max_statement_time", remedy: "at least 1s", make: set("max_statement_time=0.05")},
-					wrongSetUp{name: "answers that are not waited for", check: "readTimeout", remedy: "at least 1s", make: set("readTimeout=50ms")},
-					wrongSetUp{name: "connections that are soon closed", check: "wait_timeout", remedy: "at least 30s", make: set("wait_timeout=1")})
+					wrongSetUp{name: "statements that are cut off", check: "max_statement_time", remedy: "at least 1s", make: set("max_statement_time=0.9")},
+					wrongSetUp{name: "answers that are not waited for", check: "readTimeout", remedy: "at least 1s", make: set("readTimeout=900ms")},
+					wrongSetUp{name: "connections that are soon closed", check: "wait_timeout", remedy: "at least 30s", make: set("wait_timeout=20")})
 			case testdb.DriverPostgres:
 				cases = append(cases,
 					wrongSetUp{name: "triggers that do not fire", check: "session_replication_role", remedy: "remove", make: set("session_replication_role=replica")},
-					wrongSetUp{name: "transactions that are soon ended", check: "idle_in_transaction_session_timeout", remedy: "at least 5s", make: set("idle_in_transaction_session_timeout=5")})
+					wrongSetUp{name: "transactions that are soon ended", check: "idle_in_transaction_session_timeout", remedy: "at least 5s", make: set("idle_in_transaction_session_timeout=4900")})
 			}
 			for _, c := range cases {
 				c.run(t, create(), create)

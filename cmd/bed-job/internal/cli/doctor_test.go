@@ -416,7 +416,7 @@ func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
 	cases := []wrongSetUp{
 		{name: "commits that are not flushed", check: "synchronous_commit", remedy: "ALTER ROLE", make: target("synchronous_commit=off")},
 		{name: "a session that only reads", check: "read-only", remedy: "ALTER ROLE", make: target("default_transaction_read_only=on")},
-		{name: "statements that are cut off", check: "statement_timeout", remedy: "at least 1s", make: target("statement_timeout=100")},
+		{name: "statements that are cut off", check: "statement_timeout", remedy: "at least 1s", make: target("statement_timeout=900")},
 		{name: "a lock wait longer than a delivery", check: "lock-wait", remedy: "deliveryTimeoutMillis", make: target("lock_timeout=1000000")},
 		{name: "a path that leads nowhere", check: "search_path", remedy: "search_path", make: target("search_path=nowhere")},
 		{name: "a time zone that differs", check: "timezone", remedy: "each DSN", make: func(_ *testing.T, in *installed) {
