@@ -92,7 +92,7 @@ func TestDialect(t *testing.T) {
 			dialecttest.Misfit("INSERT INTO t (id, n, d) VALUES (1, 1, ?)", time.Date(12345, 1, 1, 0, 0, 0, 0, time.UTC)),
 		},
 		Modes:       []string{"interpolateParams=false", "interpolateParams=true"},
-		Unreachable: []string{"root@tcp(CLOSED)/x", "root@tcp(nohost.invalid:1)/x", "root@unix(/nowhere/mysql.sock)/x"},
+		Unreachable: []string{"root@tcp(127.0.0.1:1)/x", "root@tcp(nohost.invalid:1)/x", "root@unix(/nowhere/mysql.sock)/x"},
 		BadDSN:      "no slash",
 		Hold:        []string{"BEGIN", "UPDATE t SET n = 2 WHERE id = 1"},
 		Server:      sessions,

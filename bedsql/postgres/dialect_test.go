@@ -107,7 +107,7 @@ func TestDialect(t *testing.T) {
 			dialecttest.Misfit("INSERT INTO t (id, n) VALUES (@id, @n)", pgx.StrictNamedArgs{"id": 1}),
 		},
 		Modes:       []string{mode + "cache_statement", mode + "cache_describe", mode + "describe_exec", mode + "exec", mode + "simple_protocol"},
-		Unreachable: []string{"postgres://u@CLOSED/x", "host=/nowhere user=u", "postgres://u@nohost.invalid/x"},
+		Unreachable: []string{"postgres://u@127.0.0.1:1/x", "host=/nowhere user=u", "postgres://u@nohost.invalid/x"},
 		BadDSN:      "no equals sign",
 		Server:      sessions,
 		Values: dialecttest.Values{
