@@ -84,7 +84,7 @@ func TestIdleContenderIsDetected(t *testing.T) {
 		"a write left out": {bare(testdb.DriverMySQL), func(do operation) operation {
 			var n atomic.Int64
 			return func(ctx context.Context, row int64) error {
-				if n.Add(1) == 5 {
+				if n.Add(1) == 2 {
 					return nil
 				}
 				return do(ctx, row)
@@ -93,7 +93,7 @@ func TestIdleContenderIsDetected(t *testing.T) {
 		"a write done twice": {bare(testdb.DriverPostgres), func(do operation) operation {
 			var n atomic.Int64
 			return func(ctx context.Context, row int64) error {
-				if n.Add(1) == 5 {
+				if n.Add(1) == 2 {
 					return errors.Join(do(ctx, row), do(ctx, row))
 				}
 				return do(ctx, row)

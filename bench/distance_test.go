@@ -67,7 +67,7 @@ func TestDistanceAddsARoundTripToEachAnswer(t *testing.T) {
 
 func TestMessagesInFlightShareTheDistance(t *testing.T) {
 	t.Parallel()
-	const roundTrip, questions = 200 * time.Millisecond, 20
+	const roundTrip, questions = time.Second, 20
 	_, c := far(t, echo(t), roundTrip)
 	start := time.Now()
 	for i := range questions {
