@@ -17,9 +17,10 @@ import (
 const (
 	namePrefix = "bedtest_"
 	// staleAfter is longer than any test run: older databases belong to killed runs.
-	staleAfter    = 24 * time.Hour
-	createTimeout = 2 * time.Minute
-	dropTimeout   = time.Minute
+	staleAfter = 24 * time.Hour
+	// A busy server makes a checkpoint for each, which may take more than a minute.
+	createTimeout = 5 * time.Minute
+	dropTimeout   = 5 * time.Minute
 )
 
 // admin is an account with the right to create databases on a server.
