@@ -47,7 +47,7 @@ func TestSixCommandsClearTenThousandRefusedWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bed-job.yaml")
 	write(t, file, fmt.Sprintf(`targetDataSource: {orders: {driver: mysql, dsn: %q}}
 transactionLogDataSource: {driver: mysql, dsn: %q}
-jobConfig: {maxDeliveryTryDelayMillis: 0, transactionLogFetchDataCount: 1000, concurrency: 8}
+jobConfig: {maxDeliveryTryDelayMillis: 0, transactionLogFetchDataCount: 1000, concurrency: 8, probeTimeoutMillis: 60000}
 `, orders.DSN, log.DSN))
 	bedJob := func(line string) run {
 		var out, errs bytes.Buffer

@@ -31,7 +31,7 @@ func twoLogs(t *testing.T) (h *harness, target *sql.DB, logs []*txlog.SQLStorage
 		t.Cleanup(func() { _ = log.Close() })
 		logs = append(logs, log)
 	}
-	write(t, h.config, text+"jobConfig: {cron: \"* * * * * ?\", maxDeliveryTryDelayMillis: 0}\n")
+	write(t, h.config, text+"jobConfig: {cron: \"* * * * * ?\", maxDeliveryTryDelayMillis: 0, probeTimeoutMillis: 60000}\n")
 	target, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(60000)")
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func newStage(t *testing.T) *stage {
 	write(t, s.config, fmt.Sprintf(`targetDataSource:
   target: {driver: sqlite, dsn: "file:%s?mode=rw&_pragma=busy_timeout(60000)"}
 transactionLogDataSource: {driver: sqlite, dsn: %q}
-jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0}
+jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, probeTimeoutMillis: 60000}
 `, s.file, logFile))
 	var err error
 	if s.target, err = sql.Open("sqlite", s.file); err != nil {

@@ -193,9 +193,9 @@ func rotate(t *testing.T, account func() *rotating) {
 	t.Cleanup(func() { _ = storage.Close() })
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	open := func() *sql.DB {
+	open := func(logTimeout time.Duration) *sql.DB {
 		connector, err := bedsql.NewConnector(target.target(t), bedsql.Config{
-			Storage: storage, Logger: quiet, Guarantee: bedsql.ExactlyOnce, SyncMaxDeliveryTryTimes: 1, RetryTimeout: time.Second, LogTimeout: time.Second, Lease: 3 * time.Second,
+			Storage: storage, Logger: quiet, Guarantee: bedsql.ExactlyOnce, SyncMaxDeliveryTryTimes: 1, RetryTimeout: time.Second, LogTimeout: logTimeout, Lease: 3 * time.Second,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -204,7 +204,7 @@ func rotate(t *testing.T, account func() *rotating) {
 		t.Cleanup(func() { _ = pool.Close() })
 		return pool
 	}
-	pool := open()
+	pool := open(time.Second)
 	if _, err := pool.Exec("CREATE TABLE hits (n INT NOT NULL)"); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis:
 	for range rotations {
 		publish := target.change(t)
 		wait("left to the job while the target refuses the old password", &pending)
-		if outcome := write(open()); outcome != bedsql.OutcomeAccepted {
+		if outcome := write(open(time.Minute)); outcome != bedsql.OutcomeAccepted {
 			t.Errorf("the first write of a process that has the old password: %v", outcome)
 		}
 		left, _ := storage.List(t.Context(), txlog.Filter{})

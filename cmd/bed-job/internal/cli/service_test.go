@@ -105,9 +105,7 @@ func promised(t *testing.T, db testdb.DB, paths ...string) (ids []string) {
 	defer storage.Close()
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	away := httptest.NewServer(nil)
-	away.Close()
-	s, err := call.New(away.Client(), "payments", away.URL, bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, NoSyncRetry: true, Logger: quiet})
+	s, err := call.New(http.DefaultClient, "payments", "http://127.0.0.1:1", bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, NoSyncRetry: true, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,14 +228,14 @@ func TestCallsCarryConfiguredHeaders(t *testing.T) {
 func TestTimeoutOfAServiceBoundsACall(t *testing.T) {
 	t.Parallel()
 	p, d := newPayments(t), newServiceDesk(t)
-	d.installs(p.URL, ", timeoutMillis: 200")
+	d.installs(p.URL, ", timeoutMillis: 3000")
 	promised(t, d.log, "/charges")
 	stuck := make(chan struct{})
 	defer close(stuck)
 	p.is(func() { p.stuck = stuck })
 	began := time.Now()
 	d.run(0, "parked 1", "run", "--once") // the single try may have been applied
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("a call without an answer took %v", took)
 	}
 	d.run(0, `"inDoubt": true`, "list", "-o", "json")
