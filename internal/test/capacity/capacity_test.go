@@ -112,7 +112,7 @@ func (k kind) open(t *testing.T, log txlog.Storage) (to delivery.Target, app *sq
 		t.Fatal(err)
 	}
 	name := "bed-" + t.Name()
-	if err := k.register(name, bedsql.Config{Storage: log, Logger: quiet()}); err != nil {
+	if err := k.register(name, bedsql.Config{Storage: log, LogTimeout: time.Minute, Logger: quiet()}); err != nil {
 		t.Fatal(err)
 	}
 	if app, err = sql.Open(name, k.dsn()); err != nil {
@@ -294,7 +294,7 @@ func drain(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, app *sql
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			began := time.Now()
-			claim, err := storage.Claim(ctx, entry.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: time.Second})
+			claim, err := storage.Claim(ctx, entry.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: time.Minute})
 			if err != nil {
 				t.Error(err)
 			}

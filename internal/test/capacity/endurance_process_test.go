@@ -114,7 +114,7 @@ func (o enduring) apply(ctx context.Context, storage *txlog.SQLStorage, logger *
 		register, insert = postgres.Register, "INSERT INTO line (n) VALUES ($1)"
 	}
 	const name = "bed-endurance"
-	if err := register(name, bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, Logger: logger}); err != nil {
+	if err := register(name, bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, LogTimeout: time.Minute, Logger: logger}); err != nil {
 		return err
 	}
 	app, err := sql.Open(name, o.Target)
