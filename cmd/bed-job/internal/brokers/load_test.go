@@ -75,7 +75,7 @@ func carry(t *testing.T, db testdb.DB, on *carrier, n int) {
 	storage, err := txlog.Open(t.Context(), db.Driver, db.DSN)
 	must(t, err)
 	defer storage.Close()
-	cfg := bedsql.Config{Storage: storage, Logger: quiet, SyncMaxDeliveryTryTimes: 1, AttemptTimeout: 5 * time.Second}
+	cfg := bedsql.Config{Storage: storage, Logger: quiet, SyncMaxDeliveryTryTimes: 1, AttemptTimeout: 5 * time.Second, LogTimeout: time.Minute}
 	name := fmt.Sprintf("bed-carry-%d", time.Now().UnixNano())
 	must(t, testdb.By[func(string, bedsql.Config) error]{MySQL: mysql.Register, Postgres: postgres.Register, SQLite: sqlite.Register}.For(db.Driver)(name, cfg))
 	pool, err := sql.Open(name, db.DSN)

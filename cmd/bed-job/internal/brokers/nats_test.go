@@ -101,7 +101,7 @@ func TestParkedMessageIsNotDroppedAsADuplicate(t *testing.T) {
 
 	target, err := bedmessage.Target(tracking, "events")
 	must(t, err)
-	job, err := asyncjob.New(log, asyncjob.Targets{"events": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay})
+	job, err := asyncjob.New(log, asyncjob.Targets{"events": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, ProbeTimeout: 30 * time.Second})
 	must(t, err)
 	defer job.Close()
 	if r := runOnce(t, job); r.Delivered != 0 || r.Parked != 1 {

@@ -97,7 +97,7 @@ func (w *world) within(name string, f func(ctx context.Context) error) error {
 func (w *world) job(targets asyncjob.Targets) asyncjob.Report {
 	w.t.Helper()
 	quiet, _ := test.NewNullLogger()
-	job, err := asyncjob.New(w.storage, targets, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, Bus: w.bus, Logger: quiet})
+	job, err := asyncjob.New(w.storage, targets, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, ProbeTimeout: time.Minute, Bus: w.bus, Logger: quiet})
 	must(w.t, err)
 	defer func() { must(w.t, job.Close()) }()
 	report, err := job.RunOnce(w.t.Context())
