@@ -91,7 +91,7 @@ func (a *amending) old(t *testing.T, id int) entry.Statement {
 // deliver has the job make one round.
 func (a *amending) deliver(t *testing.T) {
 	t.Helper()
-	job, err := asyncjob.New(a.log, asyncjob.Targets{"target": a.target}, asyncjob.Config{Logger: quiet()})
+	job, err := asyncjob.New(a.log, asyncjob.Targets{"target": a.target}, asyncjob.Config{Logger: quiet(), ProbeTimeout: time.Minute})
 	must(t, err)
 	_, err = job.RunOnce(t.Context())
 	must(t, err)

@@ -76,6 +76,8 @@ type rightsRig struct {
 	users map[string]string
 	// writes is how often an account was put to use: values of the application differ.
 	writes int
+	// lease is the job's.
+	lease time.Duration
 }
 
 // uses are what the table names accounts for.
@@ -319,7 +321,7 @@ func (r *rightsRig) job(u *useOf) {
 	logdb.Journal(u.storage).Tally("target").Count(journal.AtOnce, 1)
 	u.try("count", logdb.Journal(u.storage).Flush(ctx))
 
-	job, err := asyncjob.New(u.storage, asyncjob.Targets{"target": u.target}, asyncjob.Config{Logger: u.logger, MaxDeliveryTryDelay: asyncjob.NoDelay, Lease: time.Second})
+	job, err := asyncjob.New(u.storage, asyncjob.Targets{"target": u.target}, asyncjob.Config{Logger: u.logger, MaxDeliveryTryDelay: asyncjob.NoDelay, Lease: r.lease, ProbeTimeout: time.Minute})
 	u.try("make the job", err)
 	u.close = append(u.close, job)
 	delivered := 0
@@ -414,6 +416,7 @@ func eachRightsRig(t *testing.T, f func(t *testing.T, r *rightsRig)) {
 
 func TestDocumentedRightsSuffice(t *testing.T) {
 	eachRightsRig(t, func(t *testing.T, r *rightsRig) {
+		r.lease = time.Minute
 		for name := range uses {
 			if err := r.use(t, name); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -424,6 +427,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 
 func TestDocumentedRightsAreTheLeast(t *testing.T) {
 	eachRightsRig(t, func(t *testing.T, r *rightsRig) {
+		r.lease = time.Second // what is not granted is tried for so long
 		for name := range uses {
 			for _, g := range documentedRights(t, name, r.driver) {
 				r.change(t, "REVOKE", g, name)
