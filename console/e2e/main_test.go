@@ -181,7 +181,7 @@ func (o *output) String() string {
 // eventually waits for an event in another process.
 func eventually(t *testing.T, what string, done func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -193,7 +193,7 @@ func eventually(t *testing.T, what string, done func() error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within three minutes: %v", what, err)
+			t.Fatalf("%s: not within six minutes: %v", what, err)
 		}
 	}
 }
