@@ -175,8 +175,7 @@ func notRun(err error) bool {
 // leaveNoneOpen ensures that no transaction is left open after a failed compound with a handler,
 // and adds to its error the missing information.
 func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err error, before bool) error {
-	var server *mysql.MySQLError
-	if !before && errors.As(err, &server) {
+	if server := serverError(err); server != nil && !before {
 		if unmet := rowsError(calls, server); unmet != nil {
 			return unmet // from the handler, after its rollback
 		}
@@ -191,11 +190,11 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, 
 // endOpen is leaveNoneOpen for a compound without a handler. open reports that its transaction was
 // still open: COMMIT was not reached.
 func endOpen(ctx context.Context, conn driver.Conn, calls []dialect.Call, err error, before bool) (open bool, _ error) {
-	var server *mysql.MySQLError
+	server := serverError(err)
 	switch {
 	case before:
 		return false, attempt.NotSent(err, classify(err))
-	case !errors.As(err, &server):
+	case server == nil:
 		return false, err // no answer
 	case server.Number == 1047: // ER_UNKNOWN_COM_ERROR: a Galera node without quorum
 		// It fails every statement of a compound: the ROLLBACK of the handler, statements after a

@@ -23,9 +23,8 @@ func classify(err error) dialect.Class {
 	if class, ok := dialect.CertainClass(err); ok {
 		return class
 	}
-	var server *mysql.MySQLError
-	if errors.As(err, &server) {
-		return codes.Class(names(server)...)
+	if server := serverError(err); server != nil {
+		return meaning(server).Class
 	}
 	for _, e := range driverErrors {
 		if errors.Is(err, e.err) {
@@ -92,20 +91,26 @@ var codeList string
 // codes holds the server's error numbers and the classes of its SQLSTATEs.
 var codes = dialects.ReadCodes(codeList)
 
-// names returns the possible names of an error in the list, the narrowest first.
-func names(server *mysql.MySQLError) []string {
-	return []string{fmt.Sprintf("%04d", server.Number), string(server.SQLState[:2])}
+// meaning looks up the server's number, then the class of its SQLSTATE.
+func meaning(server *mysql.MySQLError) dialects.Meaning {
+	return codes.Of(fmt.Sprintf("%04d", server.Number), string(server.SQLState[:2]))
+}
+
+// serverError returns the server's answer in err; nil without one.
+func serverError(err error) (server *mysql.MySQLError) {
+	errors.As(err, &server)
+	return server
 }
 
 func isMistake(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && codes.Mistake(names(server)...)
+	server := serverError(err)
+	return server != nil && meaning(server).Mistake
 }
 
 // hasNumber reports whether err is the server's answer with one of these numbers.
 func hasNumber(err error, numbers ...uint16) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && slices.Contains(numbers, server.Number)
+	server := serverError(err)
+	return server != nil && slices.Contains(numbers, server.Number)
 }
 
 // writable begins a transaction that announces writes. A server under read_only refuses it
@@ -130,12 +135,12 @@ func writable(ctx context.Context, conn driver.Conn) error {
 
 // isReadOnly reports whether err means that this server accepts no writes.
 func isReadOnly(err error) bool {
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
+	server := serverError(err)
+	if server == nil {
 		return false
 	}
 	if server.Number == 1290 { // ER_OPTION_PREVENTS_STATEMENT names the option, untranslated
 		return strings.Contains(strings.ReplaceAll(server.Message, "_", "-"), "read-only")
 	}
-	return codes.Outage(names(server)...)
+	return meaning(server).Outage
 }

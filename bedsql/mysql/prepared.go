@@ -3,14 +3,11 @@ package mysql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
@@ -179,7 +176,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []dial
 	}
 	failed := leaveNoneOpen(ctx, s.Conn, calls, err, false)
 	gone := notRun(err) || hasNumber(err, numUnknownPrepared, numPrepareAgain, numWrongArguments)
-	if gone || !errors.As(err, new(*mysql.MySQLError)) {
+	if gone || serverError(err) == nil {
 		m.unprepare(n)
 	}
 	if gone {

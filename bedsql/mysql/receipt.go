@@ -1,11 +1,8 @@
 package mysql
 
 import (
-	"errors"
 	"slices"
 	"strings"
-
-	"github.com/go-sql-driver/mysql"
 )
 
 // receiptWait begins the message of an error from the receipt's statement in a compound. The
@@ -32,8 +29,8 @@ func spreadReceipt(unitID string) string {
 // any text. MySQL puts the table's name before the key's. MariaDB does not, and calls every
 // primary key PRIMARY: there the unique value decides.
 func isReceiptDuplicate(err error, id string) bool {
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) || !hasNumber(server, 1062, 1586) { // ER_DUP_ENTRY, ER_DUP_ENTRY_WITH_KEY_NAME
+	server := serverError(err)
+	if !hasNumber(err, 1062, 1586) { // ER_DUP_ENTRY, ER_DUP_ENTRY_WITH_KEY_NAME
 		return false
 	}
 	text, english := strings.CutPrefix(server.Message, "Duplicate entry ")
@@ -65,6 +62,5 @@ func cutLast(s, sep string) (before, after string) {
 // isReceiptBusy reports whether err was marked in the compound of a receipt: see
 // receiptGuard.
 func isReceiptBusy(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && strings.HasPrefix(server.Message, receiptWait) && hasNumber(server, 1205, 1213, 1020)
+	return hasNumber(err, 1205, 1213, 1020) && strings.HasPrefix(serverError(err).Message, receiptWait)
 }

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"strings"
 	"time"
 
@@ -18,8 +17,8 @@ const probeTimeout = 5 * time.Second
 // transactionLost reports whether the server's error rolled back the whole transaction. The
 // session lives on, and later statements would be committed without the earlier ones.
 func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
+	server := serverError(err)
+	if server == nil {
 		return false
 	}
 	if whole, sure := takes(ctx, conn, server); sure {
@@ -82,8 +81,8 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) diale
 	if open {
 		return dialect.StillOpen
 	}
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
+	server := serverError(err)
+	if server == nil {
 		return dialect.InDoubt
 	}
 	if qerr != nil {

@@ -224,8 +224,7 @@ var errUnexpected = errors.New("bed: the server's answers to a pipeline are out 
 // answer. pgx would call some of them safe to retry. atEnd means that all calls were answered: the
 // session may then have ended before the commit or after it.
 func answered(err error, atEnd bool) error {
-	var server *pgconn.PgError
-	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {
+	if server := serverError(err); server != nil && (!atEnd || !endsSession(server)) {
 		return err
 	}
 	return attempt.Certain(err, dialect.Unknown)

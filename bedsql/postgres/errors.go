@@ -39,8 +39,7 @@ func classify(err error) dialect.Class {
 	if errors.As(err, &dial) {
 		return classifyDial(dial)
 	}
-	var server *pgconn.PgError
-	if errors.As(err, &server) {
+	if server := serverError(err); server != nil {
 		class := classifyServer(server)
 		if class == dialect.Unknown && errors.As(err, new(*pgconn.PrepareError)) {
 			return dialect.Retryable // only prepared: there is nothing to be in doubt about
@@ -62,13 +61,13 @@ func classify(err error) dialect.Class {
 func classifyDial(dial *pgconn.ConnectError) dialect.Class {
 	class, refused, hosts := dialect.Unreachable, 0, leaves(dial.Unwrap())
 	for _, err := range hosts {
-		var server *pgconn.PgError
+		server := serverError(err)
 		switch {
-		case !errors.As(err, &server):
+		case server == nil:
 			continue
 		case hasCode(server, "28P01", "3D000", "42501"): // pgx tries no further host
 			return dialect.Refused
-		case ofCode(server.Code) == dialect.Refused: // nothing was sent, whoever answers
+		case meaning(server).Class == dialect.Refused: // nothing was sent, whoever answers
 			refused++
 		}
 		class = dialect.Retryable
@@ -99,7 +98,7 @@ var argumentErrors = []string{
 // (a datestyle, bytea_output).
 func undecoded(err error) bool { return strings.HasPrefix(err.Error(), "convert field ") }
 
-// classifyServer looks up the server's SQLSTATE, then its class.
+// classifyServer returns the class of a server's answer.
 func classifyServer(server *pgconn.PgError) dialect.Class {
 	switch fatal := endsSession(server); {
 	case fatal && server.Routine == "":
@@ -114,23 +113,29 @@ func classifyServer(server *pgconn.PgError) dialect.Class {
 		// "cached plan must not change result type": prepared anew, it runs.
 		return dialect.Retryable
 	}
-	return ofCode(server.Code)
+	return meaning(server).Class
+}
+
+// serverError returns the server's answer in err; nil without one.
+func serverError(err error) (server *pgconn.PgError) {
+	errors.As(err, &server)
+	return server
 }
 
 // hasCode reports whether err is the server's answer with one of these SQLSTATEs.
 func hasCode(err error, codes ...string) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && slices.Contains(codes, server.Code)
+	server := serverError(err)
+	return server != nil && slices.Contains(codes, server.Code)
 }
 
-func ofCode(state string) dialect.Class { return codes.Class(names(state)...) }
-
-// names returns the possible names of an error in the list, the narrowest first.
-func names(state string) []string { return []string{state, state[:min(2, len(state))]} }
+// meaning looks up the server's SQLSTATE, then its class.
+func meaning(server *pgconn.PgError) dialects.Meaning {
+	return codes.Of(server.Code, server.Code[:min(2, len(server.Code))])
+}
 
 func isMistake(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && codes.Mistake(names(server.Code)...) &&
+	server := serverError(err)
+	return server != nil && meaning(server).Mistake &&
 		server.Routine != "ExecWithCheckOptions" // a row that a policy does not let in
 }
 
@@ -149,8 +154,8 @@ var codes = dialects.ReadCodes(codeList)
 
 // isReceiptDuplicate reports whether err comes from the receipts' primary key.
 func isReceiptDuplicate(err error, _ string) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && server.Code == "23505" &&
+	server := serverError(err)
+	return server != nil && server.Code == "23505" &&
 		server.ConstraintName == "bed_receipt_id" && server.TableName == "bed_receipt"
 }
 
@@ -197,6 +202,6 @@ func writable(ctx context.Context, conn driver.Conn) error {
 
 // isReadOnly reports whether err means that this server or session is read-only.
 func isReadOnly(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && codes.Outage(names(server.Code)...)
+	server := serverError(err)
+	return server != nil && meaning(server).Outage
 }

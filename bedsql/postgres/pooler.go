@@ -13,7 +13,6 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -48,7 +47,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	pid, text, err := resolve(ctx, pg, c.names)
 	s.resolved, s.asked = text, true
 	switch {
-	case err != nil && !errors.As(err, new(*pgconn.PgError)):
+	case err != nil && serverError(err) == nil:
 		_ = conn.Close()
 		return nil, err
 	case err == nil && pid == strconv.FormatUint(uint64(pg.PID()), 10):

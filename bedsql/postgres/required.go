@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // rowsStop begins the non-numeric text that makes a call fail on the server if it misses its
@@ -69,8 +67,8 @@ func part(text string, q sqltext.Quoting) (string, bool) {
 // rowsError returns the RowsError of a call whose own text failed because of the number of
 // changed rows; else err.
 func rowsError(c dialect.Call, err error) error {
-	var server *pgconn.PgError
-	if !c.Required.Given() || !errors.As(err, &server) || server.Code != "22P02" || server.Where != "" {
+	server := serverError(err)
+	if !c.Required.Given() || server == nil || server.Code != "22P02" || server.Where != "" {
 		return err
 	}
 	var got int64
@@ -85,6 +83,6 @@ func rowsError(c dialect.Call, err error) error {
 // isUnfit reports whether err may come from the use of a text as a part of a query: a rule
 // on the table, or a position in the text.
 func isUnfit(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && (strings.HasPrefix(server.Code, "42") || strings.HasPrefix(server.Code, "0A"))
+	server := serverError(err)
+	return server != nil && (strings.HasPrefix(server.Code, "42") || strings.HasPrefix(server.Code, "0A"))
 }

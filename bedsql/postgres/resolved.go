@@ -82,7 +82,7 @@ func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (pid, text 
 	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
 	slices.Sort(all)
 	answer, err := ask(ctx, pg, inHex("SELECT 'pid', pg_backend_pid()::text UNION ALL "+searchPath+" UNION ALL "+ofAccount+" UNION ALL "+current(slices.Compact(all))))
-	if errors.As(err, new(*pgconn.PgError)) {
+	if serverError(err) != nil {
 		answer, err = ask(ctx, pg, "SELECT 'pid', encode(convert_to(pg_backend_pid()::text, 'UTF8'), 'hex')")
 	}
 	if err != nil {

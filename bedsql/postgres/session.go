@@ -192,8 +192,7 @@ func (s *session) drop(text string) {
 // forget drops the descriptions of calls after an error that may come from an outdated one:
 // a column has another type, a pooler changed servers.
 func (s *session) forget(calls []dialect.Call, err error) {
-	var server *pgconn.PgError
-	if errors.As(err, &server) && len(server.Code) == 5 {
+	if server := serverError(err); server != nil && len(server.Code) == 5 {
 		switch server.Code[:2] {
 		case "23", "40", "55", "57":
 			return

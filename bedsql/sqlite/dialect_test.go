@@ -53,7 +53,7 @@ func TestDialect(t *testing.T) {
 		WithParam: func(dsn, param string) string { return dsn + "&" + param },
 		Code: func(code string) dialect.Class {
 			n, _ := strconv.Atoi(code)
-			return classifyCode(n)
+			return meaning(n).Class
 		},
 		Own: func(testing.TB) map[string][]string {
 			var codes []string

@@ -20,7 +20,7 @@ import (
 func classify(err error) dialect.Class {
 	var server *sqlite.Error
 	if errors.As(err, &server) {
-		return classifyCode(server.Code())
+		return meaning(server.Code()).Class
 	}
 	if errors.Is(err, driver.ErrBadConn) {
 		return dialect.Unreachable
@@ -60,15 +60,15 @@ func primary(err error) int {
 	return 0
 }
 
-// classifyCode looks up an extended result code, then its primary code.
-func classifyCode(code int) dialect.Class {
-	return codes.Class(strconv.Itoa(code), strconv.Itoa(code&0xff))
+// meaning looks up an extended result code, then its primary code.
+func meaning(code int) dialects.Meaning {
+	return codes.Of(strconv.Itoa(code), strconv.Itoa(code&0xff))
 }
 
 // isMistake reads the text too: functions also report a bad value as SQLITE_ERROR.
 func isMistake(err error) bool {
 	var server *sqlite.Error
-	return errors.As(err, &server) && (codes.Mistake(strconv.Itoa(server.Code()), strconv.Itoa(server.Code()&0xff)) ||
+	return errors.As(err, &server) && (meaning(server.Code()).Mistake ||
 		server.Code() == 1 && slices.ContainsFunc(mistakes, func(part string) bool { return strings.Contains(server.Error(), part) }))
 }
 

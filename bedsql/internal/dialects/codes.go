@@ -10,34 +10,26 @@ import (
 )
 
 // Codes maps error codes to their meaning.
-type Codes struct {
-	single map[string]meaning
-	// spans are in the order of the list and do not overlap.
-	spans []span
-}
+type Codes map[string]Meaning
 
-type meaning struct {
-	class dialect.Class
-	// mistake is set if the statement, the schema or a right is at fault, whatever the values.
-	mistake bool
-	// outage is set if the server currently accepts no connections or no writes.
-	outage bool
-}
-
-type span struct {
-	from, to int
-	means    meaning
+// Meaning is what an error means for the failed write.
+type Meaning struct {
+	Class dialect.Class
+	// Mistake is set if the statement, the schema or a right is at fault, whatever the values.
+	Mistake bool
+	// Outage is set if the server currently accepts no connections or no writes.
+	Outage bool
 }
 
 // meanings maps the names in a list to their meaning.
-var meanings = map[string]meaning{
-	"mistake": {class: dialect.Refused, mistake: true},
-	"outage":  {class: dialect.Retryable, outage: true},
+var meanings = map[string]Meaning{
+	"mistake": {Class: dialect.Refused, Mistake: true},
+	"outage":  {Class: dialect.Retryable, Outage: true},
 }
 
 func init() {
 	for _, c := range []dialect.Class{dialect.Unknown, dialect.Retryable, dialect.Contention, dialect.Refused, dialect.Duplicate} {
-		meanings[c.String()] = meaning{class: c}
+		meanings[c.String()] = Meaning{Class: c}
 	}
 }
 
@@ -47,7 +39,7 @@ func init() {
 // program, so ReadCodes panics on a malformed line: skipping it would leave its codes
 // unclassified.
 func ReadCodes(list string) Codes {
-	codes := Codes{single: map[string]meaning{}}
+	codes := Codes{}
 	number := 0
 	for line := range strings.Lines(list) {
 		number++
@@ -65,19 +57,23 @@ func ReadCodes(list string) Codes {
 			bad("there is no such class")
 		}
 		for code := range strings.FieldsSeq(fields[1]) {
+			list := []string{code}
 			if first, last, ok := strings.Cut(code, "-"); ok {
 				from, err1 := strconv.Atoi(first)
 				to, err2 := strconv.Atoi(last)
 				if err1 != nil || err2 != nil || from >= to {
 					bad("a range has to be of two numbers")
 				}
-				codes.spans = append(codes.spans, span{from, to, means})
-				continue
+				for list = nil; from <= to; from++ {
+					list = append(list, strconv.Itoa(from))
+				}
 			}
-			if _, twice := codes.single[code]; twice {
-				bad("the code is listed already")
+			for _, code := range list {
+				if _, twice := codes[code]; twice {
+					bad("the code is listed already")
+				}
+				codes[code] = means
 			}
-			codes.single[code] = means
 		}
 	}
 	return codes
@@ -89,30 +85,13 @@ func BeginsWith(err error, beginnings []string) bool {
 	return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(err.Error(), b) })
 }
 
-// Class returns the class of the first listed name of an error; the names come narrowest
-// first. Without any it is unclassified: the server did answer.
-func (c Codes) Class(names ...string) dialect.Class { return c.find(names).class }
-
-// Mistake reports whether the list has one of these names as a mistake in the statement, the
-// schema or the rights.
-func (c Codes) Mistake(names ...string) bool { return c.find(names).mistake }
-
-// Outage reports whether the server behind an error with these names currently accepts no
-// connections or no writes.
-func (c Codes) Outage(names ...string) bool { return c.find(names).outage }
-
-func (c Codes) find(names []string) meaning {
+// Of returns the meaning of the first listed name of an error; the names come narrowest first.
+// Without any it is unclassified: the server did answer.
+func (c Codes) Of(names ...string) Meaning {
 	for _, name := range names {
-		if means, ok := c.single[name]; ok {
+		if means, ok := c[name]; ok {
 			return means
 		}
-		if n, err := strconv.Atoi(name); err == nil {
-			for _, s := range c.spans {
-				if s.from <= n && n <= s.to {
-					return s.means
-				}
-			}
-		}
 	}
-	return meaning{class: dialect.Unclassified}
+	return Meaning{Class: dialect.Unclassified}
 }

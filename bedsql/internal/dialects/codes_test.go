@@ -15,17 +15,17 @@ func TestUnlistedCodeIsUnclassified(t *testing.T) {
 		"1062": dialect.Duplicate, "22": dialect.Refused, "1053": dialect.Unknown, "1080": dialect.Unknown, "1082": dialect.Unknown,
 		"1079": dialect.Unclassified, "1083": dialect.Unclassified, "42": dialect.Refused, "1040": dialect.Retryable,
 	} {
-		if got := codes.Class(code); got != want {
+		if got := codes.Of(code).Class; got != want {
 			t.Errorf("%s is %v, want %v", code, got, want)
 		}
 	}
-	if !codes.Mistake("1000", "42") || codes.Mistake("22", "42") || !codes.Outage("1040") || codes.Outage("42") {
+	if !codes.Of("1000", "42").Mistake || codes.Of("22", "42").Mistake || !codes.Of("1040").Outage || codes.Of("42").Outage {
 		t.Error("mistakes and outages are not told apart from other refusals and retryable errors")
 	}
-	if got := codes.Class("9999", "22"); got != dialect.Refused {
+	if got := codes.Of("9999", "22").Class; got != dialect.Refused {
 		t.Errorf("by the second of its names it is %v, want refused", got)
 	}
-	if got := codes.Class("9999", "40"); got != dialect.Unclassified {
+	if got := codes.Of("9999", "40").Class; got != dialect.Unclassified {
 		t.Errorf("one that is not listed is %v, want unclassified", got)
 	}
 }
