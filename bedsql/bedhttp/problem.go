@@ -79,17 +79,22 @@ func (m *middleware) answering(handle func(http.ResponseWriter, *http.Request) (
 
 func (p problem) send(w http.ResponseWriter) {
 	p.Type = httpkey.Types + p.Type
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	if p.Status >= 300 {
-		h.Set("Content-Type", "application/problem+json")
-	}
-	h.Set("Cache-Control", "no-store")
 	if p.retry {
-		h.Set("Retry-After", "1")
+		w.Header().Set("Retry-After", "1")
 	}
-	text, _ := json.Marshal(p)
-	send(w, p.Status, append(text, '\n'))
+	kind := "application/json"
+	if p.Status >= 300 {
+		kind = "application/problem+json"
+	}
+	sendJSON(w, p.Status, kind, p)
+}
+
+// sendJSON sends v, which no cache keeps.
+func sendJSON(w http.ResponseWriter, status int, kind string, v any) {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Cache-Control", "no-store")
+	text, _ := json.Marshal(v)
+	send(w, status, append(text, '\n'))
 }
 
 // details are Error's texts on outcomes.

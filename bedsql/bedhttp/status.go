@@ -2,7 +2,6 @@ package bedhttp
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"path"
 	"time"
@@ -44,9 +43,6 @@ func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 			status = http.StatusAccepted
 			w.Header().Set("Retry-After", "1")
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		text, _ := json.Marshal(map[string]string{"entry": id, "state": string(state)})
-		send(w, status, append(text, '\n'))
+		sendJSON(w, status, "application/json", map[string]string{"entry": id, "state": string(state)})
 	})
 }
