@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/httpkey"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/keyed"
 )
 
 // exchange is one request under a key, and its response.
@@ -86,19 +87,19 @@ type keyedTx struct {
 	*sql.Tx
 	ctx    context.Context // ends the transaction
 	cancel context.CancelFunc
-	kept   *kept.Request
+	kept   *keyed.Request
 }
 
 // begin begins the transaction on a context of its own, without the client's. Only wait can
 // prevent the beginning, and only cancel ends the transaction later. It is over if the key is Answered.
-func (x *exchange) begin(wait context.Context, undo *kept.Undo) (*keyedTx, error) {
+func (x *exchange) begin(wait context.Context, undo *keyed.Undo) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	if x.Undo != nil {
 		ctx = kept.Confine(ctx)
 	}
 	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
 	key.SetFingerprint(x.fingerprint)
-	t := &keyedTx{ctx: ctx, cancel: cancel, kept: &kept.Request{Undoable: x.Undo != nil, Undo: undo}}
+	t := &keyedTx{ctx: ctx, cancel: cancel, kept: &keyed.Request{Undoable: x.Undo != nil, Undo: undo}}
 	stop := context.AfterFunc(wait, cancel)
 	var err error
 	t.Tx, err = x.DB.BeginTx(kept.In(ctx, t.kept), &sql.TxOptions{Isolation: x.Isolation})
@@ -132,7 +133,7 @@ func (t *keyedTx) end(how func() error) error {
 func (t *keyedTx) rollback() { _ = t.end(t.Rollback) }
 
 func (x *exchange) lead(wait context.Context) (*problem, error) {
-	var over *kept.Undo
+	var over *keyed.Undo
 	if x.undo != nil {
 		over = &x.undo.Undo
 		over.Decide = x.decide

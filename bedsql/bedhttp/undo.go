@@ -15,11 +15,12 @@ import (
 
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/httpkey"
+	"github.com/bedsql/bed/internal/keyed"
 )
 
 // undo is a request's wish to undo another one of its client, and the decision about it.
 type undo struct {
-	kept.Undo
+	keyed.Undo
 	given   string // the other's key
 	scope   string
 	sent    time.Time
@@ -88,7 +89,7 @@ func (m *middleware) forgets(sent, now time.Time) bool {
 }
 
 // decide decides about an undo, after the receipt of the other request is locked.
-func (x *exchange) decide(ctx context.Context, found kept.Undone) (void bool) {
+func (x *exchange) decide(ctx context.Context, found keyed.Undone) (void bool) {
 	u := x.undo
 	u.undone, u.problem, u.cause = "", nil, nil
 	switch {
@@ -107,7 +108,7 @@ func (x *exchange) decide(ctx context.Context, found kept.Undone) (void bool) {
 }
 
 // decideApplied is decide for a request with a stored response.
-func (x *exchange) decideApplied(ctx context.Context, found kept.Undone) {
+func (x *exchange) decideApplied(ctx context.Context, found keyed.Undone) {
 	u := x.undo
 	r, err := decode(found.Answer.Response)
 	switch {
@@ -257,12 +258,9 @@ func (m *middleware) serveScope(w http.ResponseWriter, r *http.Request) (*proble
 		KeyRetention int64  `json:"keyRetention"`
 	}{m.scopeIn(home, client), m.Undo != nil && m.Undo(r), seconds}
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
 	h.Set(httpkey.Scope, said.Scope)
 	h.Set(httpkey.MayUndo, map[bool]string{true: httpkey.Yes, false: httpkey.No}[said.Undo])
 	h.Set(httpkey.Retention, strconv.FormatInt(seconds, 10))
-	text, _ := json.Marshal(said)
-	send(w, http.StatusOK, append(text, '\n'))
+	sendJSON(w, http.StatusOK, "application/json", said)
 	return nil, nil
 }

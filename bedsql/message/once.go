@@ -25,6 +25,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/sender"
 	"github.com/bedsql/bed/txlog"
 )
@@ -250,7 +251,7 @@ func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Messa
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// It needs no entry: the broker holds the message until COMMIT is confirmed.
-	var k kept.Request
+	var k keyed.Request
 	tx, err := c.db.BeginTx(kept.In(ctx, &k), nil)
 	switch {
 	case errors.Is(err, bedsql.ErrRowsUnknown): // a procedure has committed a part of it

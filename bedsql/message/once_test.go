@@ -24,6 +24,7 @@ import (
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/keyed"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -705,7 +706,7 @@ func TestAnotherMessageUnderAUUIDIsParked(t *testing.T) {
 		c := newConsuming(t, db)
 		older, key := bedsql.WithIdempotencyKey(t.Context(), "message\x00billing\x00m-0")
 		key.SetFingerprint("message") // as versions did that did not look at the payload
-		k := kept.Request{Response: []byte("{}")}
+		k := keyed.Request{Response: []byte("{}")}
 		tx, err := c.pool.BeginTx(kept.In(older, &k), nil)
 		must(t, err)
 		must(t, tx.Commit())

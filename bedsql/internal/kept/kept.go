@@ -11,25 +11,16 @@ import (
 	"github.com/bedsql/bed/internal/keyed"
 )
 
-// Request is a request with a response of its own.
-type Request = keyed.Request
-
-// Undo undoes an earlier request, and Undone is what that one left.
-type (
-	Undo   = keyed.Undo
-	Undone = keyed.Undone
-)
-
 type contextKey struct{}
 
 // In returns the context for the BeginTx of r.
-func In(ctx context.Context, r *Request) context.Context {
+func In(ctx context.Context, r *keyed.Request) context.Context {
 	return context.WithValue(ctx, contextKey{}, r)
 }
 
 // Of returns the request of a BeginTx; nil without a request.
-func Of(ctx context.Context) *Request {
-	r, _ := ctx.Value(contextKey{}).(*Request)
+func Of(ctx context.Context) *keyed.Request {
+	r, _ := ctx.Value(contextKey{}).(*keyed.Request)
 	return r
 }
 
