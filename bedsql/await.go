@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -56,13 +54,16 @@ func Await(ctx context.Context, storage txlog.Storage, entryID string) (State, e
 	if !entry.IsID(entryID) { // nothing to wait for, and no question for others to fail by
 		return Status(ctx, storage, entryID)
 	}
-	w := &awaiting{id: entryID, done: make(chan error, 1)}
-	a := awaits.join(storage, w)
+	w := make(chan awaited, 1)
+	a := join(storage, entryID, w)
 	select {
-	case err := <-w.done:
-		return w.state, err
+	case got := <-w:
+		return got.state, got.err
 	case <-ctx.Done():
-		return StateWaiting, fmt.Errorf("bed: waiting for entry %s: %w", entryID, errors.Join(ctx.Err(), awaits.leave(a, w)))
+		awaits.mu.Lock()
+		defer awaits.mu.Unlock()
+		delete(a.waiters, w)
+		return StateWaiting, fmt.Errorf("bed: waiting for entry %s: %w", entryID, errors.Join(ctx.Err(), a.failed))
 	}
 }
 
@@ -73,85 +74,75 @@ const (
 	askFor = 10 * time.Second
 )
 
-// awaits are the waiters of this process, by their logs.
-var awaits = awaiters{of: map[txlog.Storage]*asking{}}
-
-type awaiters struct {
+// awaits has the goroutines that query logs for the waiters of this process.
+var awaits = struct {
 	mu sync.Mutex
 	of map[txlog.Storage]*asking
-}
+}{of: map[txlog.Storage]*asking{}}
 
 // asking is the goroutine that queries a log for all waiters. It stays for one pause longer, so
-// that a new waiter does not query too soon.
+// that a new waiter does not query too soon. awaits.mu guards it.
 type asking struct {
-	waiters map[*awaiting]bool
-	failed  error
+	// waiters are the ids of their entries, by the channels of their answers.
+	waiters map[chan awaited]string
+	// failed is the error of the last query.
+	failed error
 }
 
-// awaiting is a waiter.
-type awaiting struct {
-	id    string
+type awaited struct {
 	state State
-	done  chan error
+	err   error
 }
 
-func (a *awaiters) join(storage txlog.Storage, w *awaiting) *asking {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.of[storage]
-	if s == nil {
-		s = &asking{waiters: map[*awaiting]bool{}}
-		a.of[storage] = s
-		go a.ask(storage, s)
+func join(storage txlog.Storage, entryID string, w chan awaited) *asking {
+	awaits.mu.Lock()
+	defer awaits.mu.Unlock()
+	a := awaits.of[storage]
+	if a == nil {
+		a = &asking{waiters: map[chan awaited]string{}}
+		awaits.of[storage] = a
+		go a.run(storage)
 	}
-	s.waiters[w] = true
-	return s
+	a.waiters[w] = entryID
+	return a
 }
 
-// leave returns the error of the last query.
-func (a *awaiters) leave(s *asking, w *awaiting) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(s.waiters, w)
-	return s.failed
-}
-
-func (a *awaiters) ask(storage txlog.Storage, s *asking) {
+func (a *asking) run(storage txlog.Storage) {
 	for {
-		a.mu.Lock()
-		if len(s.waiters) == 0 {
-			delete(a.of, storage)
-			a.mu.Unlock()
+		var waiters []chan awaited
+		var ids []string
+		awaits.mu.Lock()
+		for w, id := range a.waiters {
+			waiters, ids = append(waiters, w), append(ids, id)
+		}
+		if len(ids) == 0 {
+			delete(awaits.of, storage)
+			awaits.mu.Unlock()
 			return
 		}
-		waiters := slices.Collect(maps.Keys(s.waiters))
-		a.mu.Unlock()
-		a.answer(storage, s, waiters)
+		awaits.mu.Unlock()
+		a.ask(storage, waiters, ids)
 		time.Sleep(awaitPause)
 	}
 }
 
-// answer queries the log once, and answers the waiters with a final state.
-func (a *awaiters) answer(storage txlog.Storage, s *asking, waiters []*awaiting) {
-	ids := make([]string, len(waiters))
-	for i, w := range waiters {
-		ids[i] = w.id
-	}
+// ask queries the log once, and answers the waiters with a final state.
+func (a *asking) ask(storage txlog.Storage, waiters []chan awaited, ids []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
 	states, err := storage.States(ctx, ids...)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s.failed = err
+	awaits.mu.Lock()
+	defer awaits.mu.Unlock()
+	a.failed = err
 	for i, w := range waiters {
 		switch {
 		case errors.Is(err, txlog.ErrClosed):
+			w <- awaited{err: err}
 		case err != nil || states[i] == StateWaiting:
 			continue
 		default:
-			w.state = states[i]
+			w <- awaited{state: states[i]}
 		}
-		w.done <- err
-		delete(s.waiters, w)
+		delete(a.waiters, w)
 	}
 }

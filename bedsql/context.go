@@ -33,30 +33,31 @@ func scopeOf(ctx context.Context) scope {
 
 func (s scope) in(ctx context.Context) context.Context { return context.WithValue(ctx, scopeKey{}, &s) }
 
+// scoped returns a context with the scope of ctx after change.
+func scoped(ctx context.Context, change func(*scope)) context.Context {
+	s := scopeOf(ctx)
+	change(&s)
+	return context.WithValue(ctx, scopeKey{}, &s)
+}
+
 // WithGuarantee returns a context under which writes have the guarantee g instead of
 // Config.Guarantee. A local transaction takes it from the context of its BeginTx.
 func WithGuarantee(ctx context.Context, g Guarantee) context.Context {
-	s := scopeOf(ctx)
-	s.guarantee, s.withGuarantee = g, true
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.guarantee, s.withGuarantee = g, true })
 }
 
 // WithLogging returns a context under which entries are written at the time l instead of
 // Config.Logging. A local transaction takes it from the context of its BeginTx. Staged soft
 // transactions always log first.
 func WithLogging(ctx context.Context, l Logging) context.Context {
-	s := scopeOf(ctx)
-	s.logging, s.withLogging = l, true
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.logging, s.withLogging = l, true })
 }
 
 // Unlogged returns a context under which writes go straight to the driver, unlogged and unretried.
 // A local transaction with some statements under Unlogged is not delivered again when the answer
 // to its COMMIT is lost: it is parked.
 func Unlogged(ctx context.Context) context.Context {
-	s := scopeOf(ctx)
-	s.unlogged = true
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.unlogged = true })
 }
 
 // RequireRows returns a context under which each write must change exactly n rows. A write that
@@ -85,14 +86,10 @@ func Unlogged(ctx context.Context) context.Context {
 // transaction control are unaffected. A negative n is an error of the write. The innermost
 // RequireRows or AtLeastRows counts; AtLeastRows(ctx, 0) requires nothing.
 func RequireRows(ctx context.Context, n int64) context.Context {
-	s := scopeOf(ctx)
-	s.required = entry.Exactly(n)
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.required = entry.Exactly(n) })
 }
 
 // AtLeastRows is RequireRows for n rows or more.
 func AtLeastRows(ctx context.Context, n int64) context.Context {
-	s := scopeOf(ctx)
-	s.required = entry.AtLeast(n)
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.required = entry.AtLeast(n) })
 }

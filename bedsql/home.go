@@ -182,15 +182,6 @@ var errRaw = fmt.Errorf("%w: there was raw access to the connection of its trans
 // isOf reports whether the open transaction of c is that of WithTx.
 func (h *home) isOf(c *Conn) bool { return h != nil && c.tx != nil && h.local == c.tx }
 
-// ended records how the transaction ended; the first report wins.
-func (h *home) ended(how homeState, sent time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.state == homeOpen {
-		h.state, h.sent = how, sent
-	}
-}
-
 // note changes h by f.
 func (h *home) note(f func()) {
 	h.mu.Lock()
@@ -219,11 +210,7 @@ func (h *home) compensable() bool {
 func (h *home) keepFirst(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	gone := map[*stagedWrite]bool{}
-	for _, w := range h.soft.staged.writes[min(n, len(h.soft.staged.writes)):] {
-		gone[w] = true
-	}
-	h.soft.staged.remove(func(w *stagedWrite) bool { return gone[w] }, errWithRolledBack)
+	h.soft.staged.keepFirst(n, errWithRolledBack)
 	for name, w := range h.keys {
 		if h.soft.staged.sums[name].statements == 0 {
 			w.Back()

@@ -64,9 +64,7 @@ func WithKeyPart(ctx context.Context, part string) context.Context {
 }
 
 func underKey(ctx context.Context, k *keyed.Key) context.Context {
-	s := scopeOf(ctx)
-	s.key, s.confined = k, s.confined || kept.Confined(ctx)
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.key, s.confined = k, s.confined || kept.Confined(ctx) })
 }
 
 // SetFingerprint identifies the request in place of its SQL and parameters. Use it for
@@ -95,13 +93,7 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 			w.Back()
 		}
 	}()
-	if err := c.begins(ctx); err != nil {
-		return nil, err
-	}
-	if _, err := c.lookForReceipts(ctx, true); err != nil {
-		if c.dead {
-			err = driver.ErrBadConn // nothing was begun, and database/sql takes another connection
-		}
+	if err := c.beginsKeyed(ctx); err != nil {
 		return nil, err
 	}
 	var (
@@ -139,6 +131,18 @@ func (c *Conn) beginKeyed(ctx context.Context, k *keyed.Key, opts driver.TxOptio
 		return &replayedTx{t, kt}, nil
 	}
 	return t, nil
+}
+
+// beginsKeyed makes the connection ready for a BEGIN under a key.
+func (c *Conn) beginsKeyed(ctx context.Context) error {
+	if err := c.begins(ctx); err != nil {
+		return err
+	}
+	_, err := c.lookForReceipts(ctx, true)
+	if err != nil && c.dead {
+		return driver.ErrBadConn // nothing was begun, and database/sql takes another connection
+	}
+	return err
 }
 
 // replayedTx is a local transaction whose request was applied before. The stored answer answers

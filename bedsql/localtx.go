@@ -242,7 +242,11 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 	t.fate.CompareAndSwap(uint32(homeOpen), uint32(how))
 	for _, h := range t.homes {
-		h.ended(how, sent)
+		h.note(func() {
+			if h.state == homeOpen {
+				h.state, h.sent = how, sent
+			}
+		})
 	}
 }
 

@@ -111,12 +111,10 @@ func (g *staging) call(s *SoftTransaction, dataSource string) int {
 
 // lanesOf groups units for delivery side by side. The units of one broker follow one another.
 func lanesOf(units []*stagedUnit) (lanes [][]*stagedUnit) {
-	at := map[string]int{}
 	for _, u := range units {
-		i, known := at[u.c.target.DataSource]
-		if !known {
+		i := slices.IndexFunc(lanes, func(lane []*stagedUnit) bool { return lane[0].c.target.DataSource == u.c.target.DataSource })
+		if i < 0 {
 			i, lanes = len(lanes), append(lanes, nil)
-			at[u.c.target.DataSource] = i
 		}
 		lanes[i] = append(lanes[i], u)
 	}

@@ -57,9 +57,7 @@ type BehindError = listener.BehindError
 // The log keeps only a hash of the key; a message carries the key itself. An empty key is an error
 // of the write, and so is a write that would run unlogged. Under Unlogged the key has no effect.
 func WithOrderKey(ctx context.Context, key string) context.Context {
-	s := scopeOf(ctx)
-	s.order, s.ordered = key, true
-	return s.in(ctx)
+	return scoped(ctx, func(s *scope) { s.order, s.ordered = key, true })
 }
 
 // disordered refuses a write that cannot be kept in the order of its key.

@@ -113,9 +113,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 //
 // The job needs every data source with a compensation.
 func (s *SoftTransaction) Compensation(ctx context.Context) context.Context {
-	in := scopeOf(ctx)
-	in.soft, in.undo = s, true
-	return in.in(ctx)
+	return scoped(ctx, func(in *scope) { in.soft, in.undo = s, true })
 }
 
 // ID is the transaction's id, which its entries carry as transaction_id.
@@ -171,9 +169,7 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 func (s *SoftTransaction) endStaged(ctx context.Context) {
 	problems := []error{because(ErrUnknownOutcome, fmt.Errorf("the end of the staged soft transaction %s panicked", s.id))}
 	defer func() {
-		s.mu.Lock()
-		s.problems = append(s.problems, problems...)
-		s.mu.Unlock()
+		s.report(problems...)
 		s.leave()
 	}()
 	var panicked any
@@ -213,9 +209,7 @@ func (s *SoftTransaction) leave() {
 func (s *SoftTransaction) left(d *besteffort.InFlight) {
 	p := recover()
 	if p != nil && d.Unit != nil {
-		s.mu.Lock()
-		s.problems = append(s.problems, d.Panicked(p))
-		s.mu.Unlock()
+		s.report(d.Panicked(p))
 	}
 	s.leave()
 	if p != nil {
@@ -239,10 +233,15 @@ func (s *SoftTransaction) swallow(err error) bool {
 	if !inDoubt && !errors.Is(err, ErrPending) && !errors.As(err, new(*RefusedError)) {
 		return false
 	}
+	s.report(err)
+	return !inDoubt
+}
+
+// report keeps errors for End.
+func (s *SoftTransaction) report(problems ...error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.problems = append(s.problems, err)
-	return !inDoubt
+	s.problems = append(s.problems, problems...)
 }
 
 // isHome reports whether s is made by WithTx; s may be nil.

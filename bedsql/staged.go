@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -106,20 +105,17 @@ func (g *staging) add(sum stagedSum, writes ...*stagedWrite) {
 	g.writes = append(g.writes, writes...)
 }
 
-// remove drops the writes for which gone is true.
-func (g *staging) remove(gone func(*stagedWrite) bool, why error) {
-	g.writes = slices.DeleteFunc(g.writes, func(w *stagedWrite) bool {
-		if !gone(w) {
-			return false
-		}
-		name := w.unit()
-		sum := g.sums[name]
+// keepFirst drops all writes but the first n.
+func (g *staging) keepFirst(n int, why error) {
+	gone := g.writes[min(n, len(g.writes)):]
+	g.writes = g.writes[:len(g.writes)-len(gone)]
+	for _, w := range gone {
+		sum := g.sums[w.unit()]
 		sum.statements--
 		sum.bytes -= len(w.statement.SQL) + len(w.statement.Params)
-		g.sums[name] = sum
-		drop([]*stagedWrite{w}, why)
-		return true
-	})
+		g.sums[w.unit()] = sum
+	}
+	drop(gone, why)
 }
 
 // stagedWrite is a recorded write, and the Result that its Exec returned.

@@ -2,7 +2,6 @@ package bedsql
 
 import (
 	"context"
-	"database/sql/driver"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/logdb"
@@ -76,13 +75,7 @@ func (c *Conn) identify(ctx context.Context, to *string) error {
 	if c.pinned != "" {
 		return unusable(c.pinned)
 	}
-	if err := c.begins(ctx); err != nil {
-		return err
-	}
-	if _, err := c.lookForReceipts(ctx, true); err != nil {
-		if c.dead {
-			err = driver.ErrBadConn // database/sql takes another connection
-		}
+	if err := c.beginsKeyed(ctx); err != nil {
 		return err
 	}
 	identity, err := attempt.Identity(ctx, c.c.dialect, &c.session, c.c.receipts)
