@@ -208,8 +208,8 @@ func (s *source) deliver(ctx context.Context, u *entry.Unit, run attempt.Runner)
 	if a.Err != nil && dialled && session.pool.ReadOnly(a.Err) {
 		a.readOnly = true
 		// Sessions that became read-only stay so even when the server no longer is.
-		session.pool.Idle(0)
-		session.pool.Idle(s.concurrency)
+		session.pool.DB().SetMaxIdleConns(0)
+		session.pool.DB().SetMaxIdleConns(s.concurrency)
 	}
 	return a
 }

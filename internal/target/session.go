@@ -205,9 +205,6 @@ func (s *Source) Greeted(size int) *Pool {
 // DB returns the pool, opened.
 func (p *Pool) DB() *sql.DB { return p.db() }
 
-// Idle closes unused connections, but for the given number, and keeps no more from now on.
-func (p *Pool) Idle(most int) { p.db().SetMaxIdleConns(most) }
-
 // Driver implements driver.Connector.
 func (p *Pool) Driver() driver.Driver { return p.t.Connector.Driver() }
 
