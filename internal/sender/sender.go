@@ -51,9 +51,6 @@ func classify(err error) dialect.Class {
 	return dialect.Unknown
 }
 
-// unchecked leaves the parameters to Link.Read.
-func unchecked(*driver.NamedValue) error { return nil }
-
 // Named returns parameters in a driver's form.
 func Named(args []any) []driver.NamedValue {
 	named := make([]driver.NamedValue, len(args))
@@ -115,7 +112,7 @@ type Link interface {
 
 // Target returns a data source of the dialect d, which it completes.
 func Target(d dialect.Dialect, dataSource, settings string, dial func(context.Context) (Link, error)) delivery.Target {
-	d.Classify, d.CheckNamedValue = classify, unchecked
+	d.Classify, d.CheckNamedValue = classify, new(conn).CheckNamedValue
 	return delivery.Target{Connector: &connector{&d, dial}, Dialect: &d, DataSource: dataSource, Settings: settings}
 }
 
@@ -211,7 +208,8 @@ func (c *conn) ResetSession(context.Context) error {
 	return nil
 }
 
-func (c *conn) CheckNamedValue(*driver.NamedValue) error { return nil }
+// CheckNamedValue leaves the parameters to Link.Read.
+func (*conn) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 var errNoTx = Refused(errors.New("bed: this data source is no database, and has no local transactions"))
 
