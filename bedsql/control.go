@@ -145,10 +145,8 @@ func (c *Conn) writesUnlogged(s statement) string {
 func endsWithin(f sqltext.Flavor, text string) bool {
 	first := true
 	for t := range sqltext.Tokens(f, 0, text) {
-		for _, word := range [...]string{"COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"} {
-			if first && t.Is(word) {
-				return true
-			}
+		if first && slices.ContainsFunc([]string{"COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"}, t.Is) {
+			return true
 		}
 		first = t.Text == ";"
 	}

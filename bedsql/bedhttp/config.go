@@ -136,7 +136,7 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 func configure(cfg Config) (*middleware, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("bedhttp: Config."+format, args...)) }
-	m := &middleware{methods: map[string]bool{}}
+	m := &middleware{}
 	if cfg.Client == nil {
 		bad("Client is missing: it says whose key a request carries")
 	}
@@ -164,7 +164,6 @@ func configure(cfg Config) (*middleware, error) {
 		if method == "" || method == http.MethodConnect {
 			bad("Methods holds %q, which cannot carry a key", method)
 		}
-		m.methods[method] = true
 	}
 	if cfg.Headers == nil {
 		cfg.Headers = []string{"Content-Type", "Location", "Cache-Control", "Content-Disposition", "Vary", "X-Content-Type-Options", "Content-Security-Policy"}

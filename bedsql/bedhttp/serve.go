@@ -17,7 +17,6 @@ import (
 
 type middleware struct {
 	Config
-	methods map[string]bool
 	headers []string // that are kept
 	expiry  string   // a sentence for the client
 	hours   hours
@@ -71,7 +70,7 @@ func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Ha
 	switch {
 	case bad != nil:
 		return bad, nil
-	case undo == nil && (!m.methods[r.Method] || under || !given && !m.Required):
+	case undo == nil && (!slices.Contains(m.Methods, r.Method) || under || !given && !m.Required):
 		q := r
 		if !under {
 			q = r.WithContext((&request{m: m}).in(r.Context()))

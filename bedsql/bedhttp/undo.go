@@ -54,7 +54,7 @@ func (m *middleware) undoOf(r *http.Request, key string) (*undo, *problem) {
 		why = "The Idempotency-Undoes header is missing."
 	case err != nil:
 		why = err.Error()
-	case !m.methods[r.Method]:
+	case !slices.Contains(m.Methods, r.Method):
 		why = "The method " + r.Method + " carries no Idempotency-Key, under which a request could be undone once."
 	case other == key:
 		why = "A request cannot undo itself: Idempotency-Undoes needs a key other than Idempotency-Key."
