@@ -154,7 +154,7 @@ func StoreAnswer(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *e
 	if err != nil {
 		return Outcome{Class: dialect.Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
 	}
-	c := call(r.sql(d.Flavor).result, storedFingerprint(u), string(text), u.Receipt)
+	c := call(r.text(d.Flavor, setResult), storedFingerprint(u), string(text), u.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		return Failed(d, err, before)

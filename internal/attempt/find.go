@@ -36,7 +36,7 @@ type Found struct {
 // uncommitted receipt nor waits for it. With nil, the work is not applied or not yet: an attempt
 // may be running.
 func ReadReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	rows, err := askCommitted(ctx, d, conn, r.sql(d.Flavor).read, id)
+	rows, err := askCommitted(ctx, d, conn, r.text(d.Flavor, readReceipt), id)
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
@@ -97,14 +97,14 @@ func keepReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *e
 	if f.Left > keep-keep/10 {
 		return false, nil
 	}
-	kept, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).keep, keep.Milliseconds(), u.Receipt, f.UnitID))
+	kept, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.text(d.Flavor, extendReceipt), keep.Milliseconds(), u.Receipt, f.UnitID))
 	return others && kept == 0, err
 }
 
 // MarkReported notes in u's void receipt that the caller has its answer and the entry is removed.
 // If a late write to the log brings the entry back, an operator has nothing to decide.
 func MarkReported(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.Unit, r Receipts) Outcome {
-	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).reported, u.Receipt)); err != nil {
+	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.text(d.Flavor, setReported), u.Receipt)); err != nil {
 		return Failed(d, err, false)
 	}
 	return Outcome{}
@@ -113,7 +113,11 @@ func MarkReported(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *
 // NoReceiptTable wraps err in the error that explains how to create the table. NoReceipts must be
 // true of err.
 func NoReceiptTable(d *dialect.Dialect, r Receipts, err error) error {
-	return &dialect.ReceiptTableError{Statement: creation(d, r), Err: err}
+	create := r.text(d.Flavor, createReceiptTable)
+	if r.Schema != "" {
+		create = schemaCreation(d, r) + ";\n" + create
+	}
+	return &dialect.ReceiptTableError{Statement: create, Err: err}
 }
 
 // NoReceipts reports whether err means that the table bed_receipt is missing.

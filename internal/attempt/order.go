@@ -16,72 +16,41 @@ import (
 // lies beside the receipts.
 const orderTable = "bed_order"
 
-// OrderSchema returns the statement that creates the table of order keys in a target: "mysql"
-// (also for MariaDB), "postgres" or "sqlite".
-func OrderSchema(database string) (string, error) {
+// TargetSchema returns the statements that create bed's tables in a target of exactly-once writes,
+// for the databases of ReceiptSchema.
+func TargetSchema(database string) (string, error) {
 	f, err := flavorOf(database)
 	if err != nil {
 		return "", err
 	}
-	return orderCreate(f), nil
+	return Receipts{}.text(f, createReceiptTable) + ";\n\n" + Receipts{}.text(f, createOrderTable) + ";\n", nil
 }
 
-// TargetSchema returns the statements that create bed's tables in a target of exactly-once writes,
-// for the databases of ReceiptSchema.
-func TargetSchema(database string) (string, error) {
-	receipts, err := ReceiptSchema(database)
-	if err != nil {
-		return "", err
-	}
-	order, err := OrderSchema(database)
-	return receipts + ";\n\n" + order + ";\n", err
-}
-
-func orderCreate(f sqltext.Flavor) string {
-	return f.Text(`CREATE TABLE IF NOT EXISTS bed_order (
-  id         ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the hash of an order key
-  log_id     ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
+const (
+	createOrderTable kind = `CREATE TABLE IF NOT EXISTS {at}bed_order (
+  id         VARCHAR(80){bytes} NOT NULL, -- the hash of an order key
+  log_id     VARCHAR(40){ascii} NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
   last       BIGINT NOT NULL, -- the number of the last write delivered under it
   keep_until BIGINT NOT NULL, -- not purged before
   PRIMARY KEY (id)
-)` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='made by bed (github.com/bedsql/bed), which keeps order by it: leave it out of migrations'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
-}
+){order options}`
+	orderRemark = `made by bed (github.com/bedsql/bed), which keeps order by it: leave it out of migrations`
 
-// orderSQL are the statements on bed_order, placed as those on bed_receipt.
-type orderSQL struct {
-	create, probe, fence, page string
-	purge                      idsSQL
-}
+	probeOrder kind = `SELECT id FROM {at}bed_order WHERE 1 = 0`
+	// insertFence fails if a later write was delivered, in a way that every session treats as an error.
+	// The new number is NULL; in MySQL, which may store 0 for NULL, it exceeds the column's type.
+	insertFence kind = receiptInsertion + `{at}bed_order (id, log_id, last, keep_until) VALUES (?, ?, ?, {now} + ?){unless later}`
+	pageOrder   kind = `SELECT id FROM {at}bed_order WHERE log_id = ? AND id > ? AND keep_until <= {now} ORDER BY id LIMIT 500`
+)
 
-// makeOrderSQL is the only place with the text of these statements. Each fails if a later write
-// was delivered, in a way that every session treats as an error. The new number is NULL; in MySQL,
-// which may store 0 for NULL, it exceeds the column's type.
-func makeOrderSQL(f sqltext.Flavor, placed func(text, table string) string) *orderSQL {
-	own := func(text string) string { return placed(f.Text(text), orderTable) }
-	insert := receiptInsertion + `bed_order (id, log_id, last, keep_until) VALUES (?, ?, ?, {now} + ?)`
-	later := ` ON CONFLICT (id) DO UPDATE SET last = CASE WHEN bed_order.last < EXCLUDED.last THEN EXCLUDED.last END, keep_until = EXCLUDED.keep_until`
-	o := &orderSQL{
-		create: own(orderCreate(f)),
-		probe:  own(`SELECT id FROM bed_order WHERE 1 = 0`),
-		fence: own(insert + f.Pick(sqltext.Texts{
-			MySQL:    ` ON DUPLICATE KEY UPDATE last = CASE WHEN last < VALUES(last) THEN VALUES(last) ELSE 9223372036854775807 + last END, keep_until = VALUES(keep_until)`,
-			Postgres: later, SQLite: later})),
-		page: own(`SELECT id FROM bed_order WHERE log_id = ? AND id > ? AND keep_until <= {now} ORDER BY id LIMIT 500`),
-	}
-	if f == sqltext.Postgres {
-		o.purge = idsSQL{own(`DELETE FROM bed_order WHERE id = ANY(?::text[]) AND keep_until <= {now}`)}
-	} else {
-		o.purge = idsSQL{own(`{by key}DELETE FROM bed_order WHERE id IN (`), f.Text(`) AND keep_until <= {now}` + f.Pick(byKey))}
-	}
-	return o
-}
+var purgeOrderRows = rowsStatement{`{by key}DELETE FROM {at}bed_order`, ` AND keep_until <= {now}`}
 
 // fences returns the calls that follow u's receipt. Each refuses to go back behind a later write
 // under one of u's order keys.
 func (r Receipts) fences(f sqltext.Flavor, u *entry.Unit) []dialect.Call {
 	calls := make([]dialect.Call, len(u.Order))
 	for i, o := range u.Order {
-		calls[i] = call(r.sql(f).order().fence, o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
+		calls[i] = call(r.text(f, insertFence), o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
 	}
 	return calls
 }
@@ -105,13 +74,13 @@ func pass(ctx context.Context, d *dialect.Dialect, conn driver.Conn, fences []di
 // EnsureOrder finds or creates the table bed_order, for a local transaction that could not do so
 // before its COMMIT.
 func EnsureOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
-	s := r.sql(d.Flavor).order()
-	_, err := Ask(ctx, conn, s.probe)
+	_, err := Ask(ctx, conn, r.text(d.Flavor, probeOrder))
 	if !noTable(d, err, orderTable) {
 		return err
 	}
-	if _, _, err = Exec(ctx, conn, s.create, nil); err != nil && d.Class(err).Answered() {
-		return &dialect.ReceiptTableError{Statement: s.create, Err: err}
+	create := r.text(d.Flavor, createOrderTable)
+	if _, _, err = Exec(ctx, conn, create, nil); err != nil && d.Class(err).Answered() {
+		return &dialect.ReceiptTableError{Statement: create, Err: err}
 	}
 	return err
 }
@@ -152,7 +121,7 @@ func inTurn(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []d
 	if out.ConnLost { // the next attempt creates it
 		return Outcome{Class: dialect.Retryable, Err: out.Err, ConnLost: true}
 	}
-	create := r.sql(d.Flavor).order().create
+	create := r.text(d.Flavor, createOrderTable)
 	_, _, err := Exec(ctx, conn, create, nil)
 	if err != nil && !d.Class(err).Answered() {
 		return Failed(d, err, true)
@@ -167,8 +136,7 @@ func inTurn(ctx context.Context, d *dialect.Dialect, conn driver.Conn, calls []d
 // row after its retention if no unit in the log has its key. next means the same as for
 // PurgeReceipts.
 func PurgeOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
-	s := r.sql(d.Flavor).order()
-	rows, err := askCommitted(ctx, d, conn, s.page, r.LogIdentity, after)
+	rows, err := askCommitted(ctx, d, conn, r.text(d.Flavor, pageOrder), r.LogIdentity, after)
 	if noTable(d, err, orderTable) || d.Flavor == sqltext.MySQL && dberr.Of(err).Denied() {
 		return "", nil // MySQL denies a table that is not there to an account without rights
 	}
@@ -184,7 +152,7 @@ func PurgeOrder(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Rec
 	}
 	idle, err := missing(ctx, ids)
 	if err == nil && len(idle) > 0 {
-		_, err = byIDs(ctx, d, conn, s.purge, idle)
+		_, err = byIDs(ctx, d, conn, r, purgeOrderRows, idle)
 	}
 	return next, err
 }

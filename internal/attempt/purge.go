@@ -27,8 +27,7 @@ func PurgeReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r 
 	}
 	var look []seen
 	var asked []string
-	texts := r.sql(d.Flavor)
-	rows, err := askCommitted(ctx, d, conn, texts.page, r.LogIdentity, after)
+	rows, err := askCommitted(ctx, d, conn, r.text(d.Flavor, pageReceipts), r.LogIdentity, after)
 	for _, row := range rows {
 		next = Text(row[0])
 		s := seen{next, Text(row[1]), Number(row[2]), Number(row[3]) != 0}
@@ -65,12 +64,12 @@ func PurgeReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r 
 			back = append(back, s.id) // a write to the log that came late
 		}
 	}
-	if _, err := byIDs(ctx, d, conn, texts.gone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
+	if _, err := byIDs(ctx, d, conn, r, goneRows, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
 		return next, 0, err
 	}
-	if _, err := byIDs(ctx, d, conn, texts.back, back); err != nil {
+	if _, err := byIDs(ctx, d, conn, r, backRows, back); err != nil {
 		return next, 0, err
 	}
-	erased, err = byIDs(ctx, d, conn, texts.purge, due)
+	erased, err = byIDs(ctx, d, conn, r, purgeRows, due)
 	return next, erased, err
 }

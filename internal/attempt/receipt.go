@@ -13,7 +13,6 @@ import (
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/internal/tables"
 )
 
 // DefaultRetention is how long receipts are kept by default.
@@ -55,7 +54,7 @@ func ReceiptID(d *dialect.Dialect, unitID string) string {
 // Insertion is the call that writes u's receipt.
 func (r Receipts) Insertion(f sqltext.Flavor, u *entry.Unit, void bool) dialect.Call {
 	if u.Fingerprint == "" && !void {
-		return call(r.sql(f).insertPlain, u.Receipt, u.Decides(), r.LogIdentity, r.Retention.Milliseconds())
+		return call(r.text(f, insertPlain), u.Receipt, u.Decides(), r.LogIdentity, r.Retention.Milliseconds())
 	}
 	var fingerprint any
 	if u.Fingerprint != "" {
@@ -65,7 +64,7 @@ func (r Receipts) Insertion(f sqltext.Flavor, u *entry.Unit, void bool) dialect.
 	if void {
 		v = 1
 	}
-	return call(r.sql(f).insert, u.Receipt, u.Decides(), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
+	return call(r.text(f, insertReceipt), u.Receipt, u.Decides(), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
 }
 
 // retention is how long u's receipt is kept.
@@ -82,7 +81,7 @@ const readCommitted driver.IsolationLevel = 2
 // EraseReceipts deletes existing receipts. It runs at READ COMMITTED: InnoDB's default level would
 // lock the gaps between them, and every new receipt lands in these gaps.
 func EraseReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, ids []string) error {
-	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
+	_, err := byIDs(ctx, d, conn, r, eraseRows, ids)
 	if err != nil {
 		err = ReceiptRights(ctx, d, conn, r, err)
 	}
@@ -91,29 +90,19 @@ func EraseReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r 
 
 // byIDs runs a statement that names receipts by their ids, after its own args. It does so in
 // transactions of limited size, and returns the number of changed rows.
-func byIDs(ctx context.Context, d *dialect.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
+func byIDs(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts, s rowsStatement, ids []string, args ...any) (rows int, err error) {
 	opts := driver.TxOptions{Isolation: readCommitted}
 	if d.Flavor == sqltext.SQLite {
 		opts.Isolation = 0 // it has no levels
 	}
-	isArray := d.Flavor == sqltext.Postgres
 	portion := receiptPortion
-	if isArray {
+	if d.Flavor == sqltext.Postgres {
 		portion = receiptPageSize
 	}
 	for page := range slices.Chunk(ids, receiptPageSize) {
 		var calls []dialect.Call
 		for some := range slices.Chunk(page, portion) {
-			text, values := s[0], slices.Clip(args)
-			if isArray {
-				values = append(values, sqltext.Array(some))
-			} else {
-				text += sqltext.List(len(some), `?`, `, `) + strings.ReplaceAll(s[1], rowCount, strconv.Itoa(len(some)))
-				for _, id := range some {
-					values = append(values, id)
-				}
-			}
-			calls = append(calls, call(text, values...))
+			calls = append(calls, s.on(d.Flavor, r, some, slices.Clip(args)))
 		}
 		n, err := alone(ctx, d, conn, opts, calls...)
 		if rows += n; err != nil {
@@ -158,7 +147,7 @@ func ReceiptSchema(database string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return Receipts{}.sql(f).create, nil
+	return Receipts{}.text(f, createReceiptTable), nil
 }
 
 func flavorOf(database string) (sqltext.Flavor, error) {
@@ -204,62 +193,146 @@ const (
 // receiptTable is the table's name.
 const receiptTable = "bed_receipt"
 
-// receiptSQL holds the statements on the table of receipts at one place.
-type receiptSQL struct {
-	create, comment string
-	// indexes asks for those of the table.
-	indexes                string
-	probe, probeOlder, add string
-	insert, insertPlain    string
-	read, result           string
-	keep, reported, undo   string
-	page                   string
-	// lock inserts a void receipt, or locks the row and returns it, on MySQL by locked.
-	lock, locked, voidLocked string
-	identity                 string
-	// These name receipts by their ids.
-	erase, purge, gone, back idsSQL
-	// place and schema look for the table where unqualified names lead: place returns its place, and
-	// schema the schema of an existing one.
-	place, schema string
-	// elsewhere finds tables in other places: the schema, and the GRANT that the account lacks
-	// there.
-	elsewhere string
-	// table is the result of create.
-	table tables.Table
-	order func() *orderSQL
-}
+// kind is one of our statements on the tables of receipts and of order keys. Its words in braces are those
+// of [sqltext.Flavor.Text] and [Receipts.text].
+type kind string
 
-// idsSQL is a statement that continues after a list of ids. In PostgreSQL the list is one
-// parameter, and the first half is the whole statement.
-type idsSQL [2]string
+const (
+	createReceiptTable kind = `CREATE TABLE IF NOT EXISTS {at}bed_receipt (
+  id            VARCHAR(80){bytes} NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       VARCHAR(40){ascii} NOT NULL, -- the entry whose work this is, or the compensable group of a part
+  log_id        VARCHAR(40){ascii} NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
+  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
+  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
+  keep_until    BIGINT NOT NULL,      -- not purged before
+  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
+  result        {medium}TEXT NULL, -- the answer, under a caller's key
+  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
+  {constraint}PRIMARY KEY (id)
+){receipt options}`
+	commentReceipts kind = `COMMENT ON TABLE {at}bed_receipt IS '` + receiptRemark + `'`
+	probeReceipts   kind = `SELECT {columns}, log_gone FROM {at}bed_receipt WHERE 1 = 0`
+	probeOlder      kind = `SELECT {columns} FROM {at}bed_receipt WHERE 1 = 0`
+	addLogGone      kind = `ALTER TABLE {at}bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`
 
-// rowCount stands for the number of ids in an idsSQL.
+	insertReceipt kind = receiptInsertion + `{at}bed_receipt ({columns}) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
+	insertPlain   kind = receiptInsertion + `{at}bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, {created} + ?)`
+	readReceipt   kind = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM {at}bed_receipt WHERE id = ?`
+	setResult     kind = `UPDATE {at}bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
+	setReported   kind = `UPDATE {at}bed_receipt SET result = '` + voidReported + `' WHERE id = ? AND void = 1`
+	setUndone     kind = `UPDATE {at}bed_receipt SET void = 1, result = '` + voidCompensated + `' WHERE id = ? AND void = 0`
+	extendReceipt kind = `UPDATE {at}bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`
+	readIdentity  kind = `SELECT unit_id{file} FROM {at}bed_receipt WHERE id = '` + identityReceipt + `'`
+
+	// lockReceipt inserts a void receipt, or locks the row and returns it, on MySQL by readLocked.
+	lockReceipt kind = receiptInsertion + `{at}bed_receipt ({columns}) VALUES (?, ?, ?, 1, {now}, {now} + {ms}, ?, NULL){or lock}`
+	readLocked  kind = `SELECT void, unit_id, result, {now} FROM {at}bed_receipt WHERE id = ? FOR UPDATE`
+	voidLocked  kind = `UPDATE {at}bed_receipt SET void = 1, result = '` + voidCompensated + `', keep_until = {later}(keep_until, {now} + {ms}) WHERE id = ? AND void = 0`
+)
+
+var pageReceipts = kind(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
+    WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
+    CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM {at}bed_receipt
+  WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize))
+
+// rowsStatement is a statement on the rows with some ids: what precedes WHERE, and more conditions.
+type rowsStatement struct{ change, also kind }
+
+var (
+	eraseRows = rowsStatement{`{by key}DELETE FROM {at}bed_receipt`, ``}
+	// An attempt may have met the receipt, and renewed it, since it was found due.
+	purgeRows = rowsStatement{`{by key}DELETE FROM {at}bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`}
+	goneRows  = rowsStatement{`UPDATE {at}bed_receipt SET log_gone = 1, keep_until = {later}(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN {ms} ELSE {ms} END)`, ` AND log_gone = 0`}
+	backRows  = rowsStatement{`UPDATE {at}bed_receipt SET log_gone = 0`, ``}
+)
+
+// rowCount stands for the number of ids in a rowsStatement.
 const rowCount = "{rows}"
 
-// byKey ends an idsSQL. With a LIMIT below the table's size MySQL's optimizer uses the key; else it
-// may read a small table whole, and wait for the rows of other writers.
+// byKey ends a rowsStatement. With a LIMIT below the table's size MySQL's optimizer uses the key; else
+// it may read a small table whole, and wait for the rows of other writers.
 var byKey = sqltext.Texts{MySQL: ` LIMIT ` + rowCount, Postgres: ``, SQLite: ``}
 
-// receiptTexts keeps each receiptSQL, by receiptsAt.
-var receiptTexts sync.Map
+// These look for tables of receipts. ledTo returns the place to which unqualified names lead, and
+// schemaLedTo the schema of an existing table there. elsewhere finds tables in other places: the
+// schema, and the GRANT that the account lacks there.
+var (
+	ledTo = sqltext.Texts{MySQL: `SELECT CONCAT('` + "`', REPLACE(DATABASE(), '`', '``'), '`" + `')`,
+		Postgres: `SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`, SQLite: ``}
+	schemaLedTo = sqltext.Texts{MySQL: `SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
+		Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, SQLite: ``}
+	elsewhere = sqltext.Texts{MySQL: "SELECT CONCAT('`', REPLACE(table_schema, '`', '``'), '`') AS place, '' FROM information_schema.tables\n" +
+		`  WHERE table_name = 'bed_receipt' AND table_schema <> COALESCE(NULLIF(?, ''), DATABASE()) AND LOCATE(table_schema, @@init_connect) > 0 ORDER BY BINARY place`, Postgres: `SELECT quote_ident(n.nspname), CASE WHEN has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') THEN '' ELSE 'GRANT USAGE ON SCHEMA ' || quote_ident(n.nspname) || ' TO ' || quote_ident(current_user)
+    || '; GRANT SELECT, INSERT, UPDATE, DELETE ON ' || quote_ident(n.nspname) || '.bed_receipt TO ' || quote_ident(current_user) END
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relname = 'bed_receipt' AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+    AND c.oid IS DISTINCT FROM (SELECT o.oid FROM pg_class o JOIN pg_namespace m ON m.oid = o.relnamespace WHERE o.relname = 'bed_receipt'
+      AND m.nspname = COALESCE(NULLIF($1::text, ''), (SELECT h.nspname FROM pg_class b JOIN pg_namespace h ON h.oid = b.relnamespace WHERE b.oid = to_regclass('bed_receipt'))))
+  ORDER BY quote_ident(n.nspname) COLLATE "C"`, SQLite: ``}
+)
 
-type receiptsAt struct {
-	f             sqltext.Flavor
-	schema, place string
+// on returns the call for the rows with these ids. Its parameters begin with args.
+func (s rowsStatement) on(f sqltext.Flavor, r Receipts, ids []string, args []any) dialect.Call {
+	if f == sqltext.Postgres {
+		return call(r.text(f, s.change+` WHERE id = ANY(?::text[])`+s.also), append(args, sqltext.Array(ids))...)
+	}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	end := strings.ReplaceAll(r.text(f, s.also+kind(f.Pick(byKey))), rowCount, strconv.Itoa(len(ids)))
+	return call(r.text(f, s.change)+` WHERE id IN (`+sqltext.List(len(ids), `?`, `, `)+`)`+end, args...)
 }
 
-// sql returns the statements on bed_receipt at its place.
-func (r Receipts) sql(f sqltext.Flavor) *receiptSQL {
-	at := receiptsAt{f, r.Schema, r.Place}
+// texts keeps the results of Receipts.text.
+var texts sync.Map
+
+type textKey struct {
+	f             sqltext.Flavor
+	schema, place string
+	kind          kind
+}
+
+// text returns a statement for the database, on the tables at r's place.
+func (r Receipts) text(f sqltext.Flavor, k kind) string {
+	key := textKey{f, r.Schema, r.Place, k}
+	if text, ok := texts.Load(key); ok {
+		return text.(string)
+	}
+	options := func(remark string) string {
+		return f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='` + remark + `'`, Postgres: ``, SQLite: ` WITHOUT ROWID`})
+	}
+	const orLock = ` ON CONFLICT (id) DO UPDATE SET void = bed_receipt.void RETURNING `
+	later := ` ON CONFLICT (id) DO UPDATE SET last = CASE WHEN bed_order.last < EXCLUDED.last THEN EXCLUDED.last END, keep_until = EXCLUDED.keep_until`
+	text := f.Text(strings.NewReplacer(
+		`{columns}`, receiptColumns,
+		`{bytes}`, f.Pick(sqltext.Texts{MySQL: ` CHARACTER SET ascii COLLATE ascii_bin`, Postgres: ` COLLATE "C"`, SQLite: ``}),
+		`{ascii}`, f.Pick(sqltext.Texts{MySQL: ` CHARACTER SET ascii COLLATE ascii_bin`, Postgres: ``, SQLite: ``}),
+		`{medium}`, f.Pick(sqltext.Texts{MySQL: `MEDIUM`, Postgres: ``, SQLite: ``}),
+		`{constraint}`, f.Pick(sqltext.Texts{MySQL: ``, Postgres: `CONSTRAINT bed_receipt_id `, SQLite: ``}),
+		`{receipt options}`, options(receiptRemark), `{order options}`, options(orderRemark),
+		// In MySQL and MariaDB a value may refer to an earlier column, which is quicker than
+		// reading the clock twice.
+		`{created}`, f.Pick(sqltext.Texts{MySQL: `creation_time`, Postgres: `{now}`, SQLite: `{now}`}),
+		`{ms}`, f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`}),
+		`{later}`, f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`}),
+		`{file}`, f.Pick(sqltext.Texts{MySQL: ``, Postgres: ``, SQLite: ` || ' ' || (SELECT file FROM pragma_database_list WHERE name = 'main')`}),
+		`{or lock}`, f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE void = void`,
+			Postgres: orLock + `bed_receipt.void, bed_receipt.unit_id, bed_receipt.result, {now}`, SQLite: orLock + `void, unit_id, result, {now}`}),
+		`{unless later}`, f.Pick(sqltext.Texts{
+			MySQL:    ` ON DUPLICATE KEY UPDATE last = CASE WHEN last < VALUES(last) THEN VALUES(last) ELSE 9223372036854775807 + last END, keep_until = VALUES(keep_until)`,
+			Postgres: later, SQLite: later}),
+	).Replace(string(k)))
+	at := ""
 	if r.Schema != "" {
-		at.place = quoteSchema(f, r.Schema)
+		at = quoteSchema(f, r.Schema) + "."
+	} else if r.Place != "" {
+		at = r.Place + "."
 	}
-	s, ok := receiptTexts.Load(at)
-	if !ok {
-		s, _ = receiptTexts.LoadOrStore(at, makeReceiptSQL(f, r.Schema, at.place))
-	}
-	return s.(*receiptSQL)
+	text = strings.Replace(text, "{at}", at, 1)
+	texts.Store(key, text)
+	return text
 }
 
 const receiptInsertion = "INSERT INTO "
@@ -283,92 +356,4 @@ func ReceiptTable(text string) (table string, ok bool) {
 func IsReceipt(text string) bool {
 	_, ok := ReceiptTable(text)
 	return ok
-}
-
-// makeReceiptSQL is the only place with the SQL of receipts. place is quoted; empty means the
-// place to which unqualified names lead. schema is the schema for receipts.
-func makeReceiptSQL(f sqltext.Flavor, schema, place string) *receiptSQL {
-	unplaced := f.Text
-	at := func(s, table string) string {
-		if place != "" {
-			s = strings.Replace(s, table, place+"."+table, 1)
-		}
-		return s
-	}
-	placed := func(s string) string { return at(unplaced(s), receiptTable) }
-	listed := func(first, second string) idsSQL {
-		if f == sqltext.Postgres {
-			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
-		}
-		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second + f.Pick(byKey))}
-	}
-	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
-	later := f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`})
-	const locked = `void, unit_id, result, {now}`
-	upsert := ` ON CONFLICT (id) DO UPDATE SET void = bed_receipt.void RETURNING ` +
-		f.Pick(sqltext.Texts{MySQL: ``, Postgres: `bed_receipt.void, bed_receipt.unit_id, bed_receipt.result, {now}`, SQLite: locked})
-	create := unplaced(`CREATE TABLE IF NOT EXISTS bed_receipt (
-  id            ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is, or the compensable group of a part
-  log_id        ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
-  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
-  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
-  keep_until    BIGINT NOT NULL,      -- not purged before
-  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
-  result        ` + f.Pick(sqltext.Texts{MySQL: `MEDIUMTEXT`, Postgres: `TEXT`, SQLite: `TEXT`}) + ` NULL, -- the answer, under a caller's key
-  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  ` + f.Pick(sqltext.Texts{MySQL: `PRIMARY KEY (id)`, Postgres: `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, SQLite: `PRIMARY KEY (id)`}) + `
-)` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='` + receiptRemark + `'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
-	return &receiptSQL{
-		order:      sync.OnceValue(func() *orderSQL { return makeOrderSQL(f, at) }),
-		create:     placed(create),
-		table:      tables.Of(f, create)[0],
-		indexes:    tables.Place{Flavor: f, Schema: schema}.Indexes(receiptTable),
-		comment:    placed(`COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`),
-		probe:      placed(`SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`),
-		probeOlder: placed(`SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`),
-		add:        placed(`ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`),
-		insert:     placed(`INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`),
-		// In MySQL and MariaDB a value may refer to an earlier column, which is quicker than
-		// reading the clock twice.
-		insertPlain: placed(`INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
-			f.Pick(sqltext.Texts{MySQL: `creation_time`, Postgres: `{now}`, SQLite: `{now}`}) + ` + ?)`),
-		read:     placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
-		result:   placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
-		reported: placed(`UPDATE bed_receipt SET result = '` + voidReported + `' WHERE id = ? AND void = 1`),
-		undo:     placed(`UPDATE bed_receipt SET void = 1, result = '` + voidCompensated + `' WHERE id = ? AND void = 0`),
-		lock: placed(`INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, 1, {now}, {now} + ` + ms + `, ?, NULL)` +
-			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE void = void`, Postgres: upsert, SQLite: upsert})),
-		locked:     f.Pick(sqltext.Texts{MySQL: placed(`SELECT ` + locked + ` FROM bed_receipt WHERE id = ? FOR UPDATE`), Postgres: ``, SQLite: ``}),
-		voidLocked: placed(`UPDATE bed_receipt SET void = 1, result = '` + voidCompensated + `', keep_until = ` + later + `(keep_until, {now} + ` + ms + `) WHERE id = ? AND void = 0`),
-		identity: placed(`SELECT unit_id` + f.Pick(sqltext.Texts{MySQL: ``, Postgres: ``, SQLite: ` || ' ' || (SELECT file FROM pragma_database_list WHERE name = 'main')`}) +
-			` FROM bed_receipt WHERE id = '` + identityReceipt + `'`),
-		keep: placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
-		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
-    WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
-    CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
-  WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)),
-
-		erase: listed(`{by key}DELETE FROM bed_receipt`, ``),
-		// An attempt may have met the receipt, and renewed it, since it was found due.
-		purge: listed(`{by key}DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
-		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+later+
-			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),
-		back: listed(`UPDATE bed_receipt SET log_gone = 0`, ``),
-
-		place: unplaced(f.Pick(sqltext.Texts{MySQL: `SELECT CONCAT('` + "`', REPLACE(DATABASE(), '`', '``'), '`" + `')`,
-			Postgres: `SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
-  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`, SQLite: ``})),
-		elsewhere: f.Pick(sqltext.Texts{MySQL: "SELECT CONCAT('`', REPLACE(table_schema, '`', '``'), '`') AS place, '' FROM information_schema.tables\n" +
-			`  WHERE table_name = 'bed_receipt' AND table_schema <> COALESCE(NULLIF(?, ''), DATABASE()) AND LOCATE(table_schema, @@init_connect) > 0 ORDER BY BINARY place`, Postgres: `SELECT quote_ident(n.nspname), CASE WHEN has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') THEN '' ELSE 'GRANT USAGE ON SCHEMA ' || quote_ident(n.nspname) || ' TO ' || quote_ident(current_user)
-    || '; GRANT SELECT, INSERT, UPDATE, DELETE ON ' || quote_ident(n.nspname) || '.bed_receipt TO ' || quote_ident(current_user) END
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.relname = 'bed_receipt' AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-    AND c.oid IS DISTINCT FROM (SELECT o.oid FROM pg_class o JOIN pg_namespace m ON m.oid = o.relnamespace WHERE o.relname = 'bed_receipt'
-      AND m.nspname = COALESCE(NULLIF($1::text, ''), (SELECT h.nspname FROM pg_class b JOIN pg_namespace h ON h.oid = b.relnamespace WHERE b.oid = to_regclass('bed_receipt'))))
-  ORDER BY quote_ident(n.nspname) COLLATE "C"`, SQLite: ``}),
-		schema: unplaced(f.Pick(sqltext.Texts{MySQL: `SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
-			Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, SQLite: ``})),
-	}
 }

@@ -67,8 +67,8 @@ func quoteSchema(f sqltext.Flavor, schema string) string {
 
 // ReceiptHome returns the schema where unqualified names lead to a table of receipts; empty if they
 // lead to none.
-func ReceiptHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (string, error) {
-	rows, err := Ask(ctx, conn, r.sql(d.Flavor).schema)
+func ReceiptHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn) (string, error) {
+	rows, err := Ask(ctx, conn, d.Flavor.Pick(schemaLedTo))
 	return first(rows), err
 }
 
@@ -76,7 +76,7 @@ func ReceiptHome(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Re
 // database. If the account may not create it, or it has no primary key, the error holds the
 // statement to run.
 func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
-	probe := r.sql(d.Flavor).probe
+	probe := r.text(d.Flavor, probeReceipts)
 	_, err := Ask(ctx, conn, probe)
 	var cerr error
 	// A missing right means that the table exists, but MySQL returns the same error for a missing
@@ -93,10 +93,10 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 	case err == nil && d.Flavor == 0:
 		return nil
 	case err == nil:
-		s := r.sql(d.Flavor)
-		rows, err := Ask(ctx, conn, s.indexes)
-		if err == nil && !s.table.HasKey(tables.IndexesOf(Texts(rows)), receiptKeys[d.Flavor]...) {
-			err = &dialect.ReceiptTableError{Statement: s.table.AddKey(r.Placed(d.Flavor, receiptTable)), Err: errKeyless}
+		table := tables.Of(d.Flavor, Receipts{}.text(d.Flavor, createReceiptTable))[0]
+		rows, err := Ask(ctx, conn, tables.Place{Flavor: d.Flavor, Schema: r.Schema}.Indexes(receiptTable))
+		if err == nil && !table.HasKey(tables.IndexesOf(Texts(rows)), receiptKeys[d.Flavor]...) {
+			err = &dialect.ReceiptTableError{Statement: table.AddKey(r.Placed(d.Flavor, receiptTable)), Err: errKeyless}
 		}
 		return err
 	case !d.Class(err).Answered():
@@ -104,8 +104,8 @@ func EnsureReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 	case dberr.Of(err).Denied():
 		return &dialect.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
 	}
-	if _, older := Ask(ctx, conn, r.sql(d.Flavor).probeOlder); older == nil {
-		return &dialect.ReceiptTableError{Statement: r.sql(d.Flavor).add, Err: err}
+	if _, older := Ask(ctx, conn, r.text(d.Flavor, probeOlder)); older == nil {
+		return &dialect.ReceiptTableError{Statement: r.text(d.Flavor, addLogGone), Err: err}
 	}
 	if cerr == nil {
 		cerr = err
@@ -124,7 +124,7 @@ var errKeyless = errors.New("it has no primary key: work whose receipt is there 
 
 // createReceipts creates the table, after its schema if the schema is missing.
 func createReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) error {
-	ddl := r.sql(d.Flavor).create
+	ddl := r.text(d.Flavor, createReceiptTable)
 	_, _, err := Exec(ctx, conn, ddl, nil)
 	if r.Schema != "" && noSchema(err) {
 		_, _, serr := Exec(ctx, conn, schemaCreation(d, r), nil)
@@ -137,18 +137,9 @@ func createReceipts(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r
 	}
 	if err == nil && d.Flavor == sqltext.Postgres {
 		// Only the table's owner may comment on it. For others, the comment is there already.
-		_, _, _ = Exec(ctx, conn, r.sql(d.Flavor).comment, nil)
+		_, _, _ = Exec(ctx, conn, r.text(d.Flavor, commentReceipts), nil)
 	}
 	return err
-}
-
-// creation returns the statements by which an operator creates the table.
-func creation(d *dialect.Dialect, r Receipts) string {
-	ddl := r.sql(d.Flavor).create
-	if r.Schema != "" {
-		ddl = schemaCreation(d, r) + ";\n" + ddl
-	}
-	return ddl
 }
 
 func schemaCreation(d *dialect.Dialect, r Receipts) string {
@@ -165,7 +156,7 @@ func noSchema(err error) bool {
 // lead. It returns each as r with its place, or, if the account cannot use it, as the GRANT
 // statements to run. In MySQL such tables are where init_connect leads.
 func ReceiptsElsewhere(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (usable []Receipts, unusable []string, err error) {
-	query := r.sql(d.Flavor).elsewhere
+	query := d.Flavor.Pick(elsewhere)
 	if query == "" {
 		return nil, nil, nil
 	}
@@ -193,7 +184,7 @@ func ReceiptPlace(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r R
 	case sqltext.SQLite:
 		return "main", nil // CREATE TABLE leads nowhere else
 	}
-	rows, err := Ask(ctx, conn, r.sql(d.Flavor).place)
+	rows, err := Ask(ctx, conn, d.Flavor.Pick(ledTo))
 	place = first(rows)
 	if err != nil || r.Schema == "" {
 		return place, err

@@ -9,6 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dialect"
 	"github.com/bedsql/bed/internal/entry"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // Runner makes one attempt at a unit, as Replay, Void and Undo do.
@@ -59,7 +60,7 @@ func undoApplied(ctx context.Context, d *dialect.Dialect, conn driver.Conn, part
 	if err != nil {
 		return Failed(d, err, true)
 	}
-	c := call(r.sql(d.Flavor).undo, part.Receipt)
+	c := call(r.text(d.Flavor, setUndone), part.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		out := rolledBack(ctx, d, conn, tx, Failed(d, err, before))
@@ -91,15 +92,20 @@ type Locked struct {
 // by the unit u.ID. After an error the transaction is rolled back; OnReceipt means the same as for
 // Apply.
 func LockReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, u *entry.Unit, r Receipts) (Outcome, *Locked) {
-	s := r.sql(d.Flavor)
 	insert := []any{u.Receipt, u.ID, r.LogIdentity, r.KeyRetention.Milliseconds(), byCaller}
-	rows, err := s.lockRows(ctx, conn, insert)
+	var rows [][]driver.Value
+	var err error
+	if lock := r.text(d.Flavor, lockReceipt); d.Flavor != sqltext.MySQL {
+		rows, err = Ask(ctx, conn, lock, insert...)
+	} else if _, _, err = Exec(ctx, conn, lock, Numbered(insert)); err == nil {
+		rows, err = Ask(ctx, conn, r.text(d.Flavor, readLocked), u.Receipt)
+	}
 	if err == nil && len(rows) != 1 {
 		err = errNotLocked
 	}
 	var of [][]driver.Value
 	if err == nil {
-		of, err = Ask(ctx, conn, s.identity)
+		of, err = Ask(ctx, conn, r.text(d.Flavor, readIdentity))
 	}
 	if err != nil {
 		out := rolledBack(ctx, d, conn, tx, Failed(d, err, false))
@@ -115,22 +121,10 @@ func LockReceipt(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx d
 
 var errNotLocked = errors.New("bed: nothing was run: the receipt of the request to undo is gone")
 
-// lockRows sends the upsert. MySQL returns the row by a second statement.
-func (s *receiptSQL) lockRows(ctx context.Context, conn driver.Conn, insert []any) ([][]driver.Value, error) {
-	if s.locked == "" {
-		return Ask(ctx, conn, s.lock, insert...)
-	}
-	c := call(s.lock, insert...)
-	if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
-		return nil, err
-	}
-	return Ask(ctx, conn, s.locked, insert[0])
-}
-
 // VoidLocked makes the receipt of u void, which LockReceipt has locked, and keeps it for KeyRetention
 // from now. After an error the transaction is rolled back.
 func VoidLocked(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, u *entry.Unit, r Receipts) Outcome {
-	c := call(r.sql(d.Flavor).voidLocked, r.KeyRetention.Milliseconds(), u.Receipt)
+	c := call(r.text(d.Flavor, voidLocked), r.KeyRetention.Milliseconds(), u.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		return rolledBack(ctx, d, conn, tx, Failed(d, err, before))
@@ -155,16 +149,16 @@ const (
 // Identity returns the identity of the table of receipts, and makes it at first use. A copy of the
 // table has the same; in SQLite it also holds the path of the file.
 func Identity(ctx context.Context, d *dialect.Dialect, conn driver.Conn, r Receipts) (string, error) {
-	s := r.sql(d.Flavor)
-	rows, err := askCommitted(ctx, d, conn, s.identity)
+	identity := r.text(d.Flavor, readIdentity)
+	rows, err := askCommitted(ctx, d, conn, identity)
 	if err != nil || len(rows) > 0 {
 		return first(rows), err
 	}
-	made := call(s.insert, identityReceipt, entry.NewID(), identityLog, int64(1), int64(centuries), nil, identityRemark)
+	made := call(r.text(d.Flavor, insertReceipt), identityReceipt, entry.NewID(), identityLog, int64(1), int64(centuries), nil, identityRemark)
 	if _, err := alone(ctx, d, conn, driver.TxOptions{}, made); err != nil && d.Class(err) != dialect.Duplicate {
 		return "", ReceiptRights(ctx, d, conn, r, err)
 	}
-	rows, err = askCommitted(ctx, d, conn, s.identity)
+	rows, err = askCommitted(ctx, d, conn, identity)
 	if err == nil && len(rows) == 0 {
 		err = errNoIdentity
 	}

@@ -92,9 +92,10 @@ func newRightsRig(t *testing.T, driver string) *rightsRig {
 	r.pools = map[string]*sql.DB{r.db.Name: r.db.Open(t), r.logDB.Name: r.logDB.Open(t)}
 	a := newAmending(t, r.db)
 	must(t, a.receipts(t))
-	text, err := attempt.OrderSchema(driver)
+	text, err := attempt.TargetSchema(driver)
 	must(t, err)
-	r.exec(t, r.db, text, "CREATE TABLE orders (id INT PRIMARY KEY)")
+	_, order, _ := strings.Cut(strings.TrimSuffix(text, ";\n"), ";\n\n")
+	r.exec(t, r.db, order, "CREATE TABLE orders (id INT PRIMARY KEY)")
 	r.target = a.target
 	r.log, err = txlog.Open(t.Context(), driver, r.logDB.DSN)
 	must(t, err)

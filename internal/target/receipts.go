@@ -135,7 +135,7 @@ func (s *Source) checkSchema(ctx context.Context, conn driver.Conn) error {
 	schema, known, err := s.Log.ReceiptSchema(ctx, s.DataSource)
 	if err == nil && (!known || schema == has) && has != "" {
 		// An older version did not write its schema to the log.
-		home, err := attempt.ReceiptHome(ctx, s.Dialect, conn, s.Receipts)
+		home, err := attempt.ReceiptHome(ctx, s.Dialect, conn)
 		if err != nil {
 			return err
 		}
