@@ -53,6 +53,15 @@ func (o Outcome) Delivered() bool { return o.Err == nil }
 // Maybe reports whether the unit may or may not have been applied.
 func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == dialect.Unknown }
 
+// Uncommitted returns o for a local transaction whose COMMIT was not sent: the server rolls it back
+// with the session.
+func (o Outcome) Uncommitted() Outcome {
+	if o.Maybe() {
+		o.Class = dialect.Unreachable
+	}
+	return o
+}
+
 // Unasked reports whether the lookup of a receipt failed.
 func (o Outcome) Unasked() bool { return o.Err != nil && o.Class != dialect.Refused }
 
@@ -447,17 +456,10 @@ func Commit(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u *entry.
 		}
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
-		out := Failed(d, err, before)
-		if out.Class == dialect.Unknown {
-			out.Class = dialect.Unreachable // COMMIT was not sent
-		}
-		return onCommitReceipt(ctx, d, conn, u, r, rolledBack(out))
+		return onCommitReceipt(ctx, d, conn, u, r, rolledBack(Failed(d, err, before).Uncommitted()))
 	}
 	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
-		if failed.Class == dialect.Unknown {
-			failed.Class = dialect.Unreachable // COMMIT was not sent
-		}
-		return rolledBack(failed)
+		return rolledBack(failed.Uncommitted())
 	}
 	return finish(ctx)
 }
@@ -483,13 +485,10 @@ func CommitEntries(ctx context.Context, d *dialect.Dialect, conn driver.Conn, ca
 		if out.Err == nil {
 			out = Inside(ctx, d, conn, c, false, false)
 		}
-		if out.Err == nil {
-			continue
+		if out.Err != nil {
+			out.Err = &dialect.EntriesError{Err: out.Err}
+			return out.Uncommitted()
 		}
-		if out.Err = (&dialect.EntriesError{Err: out.Err}); out.Class == dialect.Unknown {
-			out.Class = dialect.Unreachable // COMMIT was not sent
-		}
-		return out
 	}
 	return finish(ctx)
 }

@@ -534,14 +534,10 @@ func end(ctx context.Context, conn driver.Conn, text string, plain func() error)
 
 // rolledBack rolls back the transaction that an outcome before COMMIT left open.
 func rolledBack(ctx context.Context, d *dialect.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
-	if o.Err != nil && o.Class == dialect.Unknown {
-		// COMMIT was never sent: the server rolls back with the session.
-		o.Class = dialect.Unreachable
-	}
 	if !RolledBack(d, Rollback(ctx, d, conn, tx)) {
 		o.ConnLost = true
 	}
-	return o
+	return o.Uncommitted()
 }
 
 // Setting returns the single value of query.

@@ -189,15 +189,10 @@ func (t *Tx) Store(ctx context.Context, d *dialect.Dialect, conn driver.Conn, u 
 		t.Mark(own)
 		out = attempt.StoreAnswer(ctx, d, conn, own, r, t.answer)
 	}
-	if out.Err != nil {
-		if t.Kept != nil && dberr.Of(out.Err).State == abortedBefore {
-			t.Kept.Ended = true
-		}
-		if out.Class == dialect.Unknown {
-			out.Class = dialect.Unreachable // COMMIT was not sent
-		}
+	if out.Err != nil && t.Kept != nil && dberr.Of(out.Err).State == abortedBefore {
+		t.Kept.Ended = true
 	}
-	return out
+	return out.Uncommitted()
 }
 
 // abortedBefore is PostgreSQL's state for statements after an error in a transaction, here an
