@@ -133,13 +133,17 @@ func (c *control) wonders(dataSource string) bool {
 // the log.
 func (c *control) reserve(ctx context.Context, dataSource string, want int) (n int, paused bool, err error) {
 	for {
-		n, wait, control, err := c.reserveOnce(ctx, dataSource, want)
+		bounded, cancel := context.WithTimeout(ctx, c.answerWithin)
+		n, wait, control, err := c.journal.Reserve(bounded, dataSource, want)
+		cancel()
 		switch {
-		case c.none(err):
+		case errors.Is(err, journal.ErrOff) && !c.read.Load(): // the log has no table of decisions
 			return want, false, nil
 		case err != nil:
 			return 0, false, fmt.Errorf("whether it is paused or limited cannot be read: %w", err)
-		case control.Paused || n > 0:
+		}
+		c.read.Store(true) // from now on there may be decisions
+		if control.Paused || n > 0 {
 			return n, control.Paused, nil
 		}
 		select {
@@ -148,12 +152,6 @@ func (c *control) reserve(ctx context.Context, dataSource string, want int) (n i
 			return 0, false, nil
 		}
 	}
-}
-
-func (c *control) reserveOnce(ctx context.Context, dataSource string, want int) (int, time.Duration, journal.Control, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.answerWithin)
-	defer cancel()
-	return c.journal.Reserve(ctx, dataSource, want)
 }
 
 // others tells p whether applications write to a data source, and how many jobs deliver to
@@ -166,15 +164,6 @@ func (c *control) others(ctx context.Context, dataSource string, p *pace) {
 		}
 		return err
 	})
-}
-
-// none reports whether err means that the log has no table of operators' decisions. After
-// the first successful read it returns false: there may be decisions.
-func (c *control) none(err error) bool {
-	if err == nil {
-		c.read.Store(true)
-	}
-	return errors.Is(err, journal.ErrOff) && !c.read.Load()
 }
 
 // purgeDue reports whether to purge the operators' data now.
