@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 )
 
 // errHeld is the error of a shared write that meets locked order keys. Its callers then
@@ -262,7 +263,7 @@ func (w *writer) issue(ctx context.Context, q runner, keys []string, by map[stri
 		text = "SELECT id, last, head, waiting FROM bed_order_key WHERE id IN ('" + strings.Join(keys, "', '") + "')"
 	}
 	rows, err := q.QueryContext(ctx, text) // not worth preparing
-	return states, eachOf(rows, err, read)
+	return states, tables.Each(rows, err, read)
 }
 
 // lockBriefly makes MariaDB wait at most a second for the row of a key; for other databases

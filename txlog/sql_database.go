@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/internal/entry"
 	"github.com/bedsql/bed/internal/logdb"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 )
 
 // runner runs the log's statements, separately or in a local transaction.
@@ -127,21 +128,7 @@ func each(ctx context.Context, q runner, sh shape, args []any, f func(*sql.Rows)
 		return err
 	}
 	rows, err := stmt.QueryContext(ctx, args...)
-	return eachOf(rows, err, f)
-}
-
-// eachOf calls f for each row of a query, unless the query failed.
-func eachOf(rows *sql.Rows, err error, f func(*sql.Rows) error) error {
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := f(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return tables.Each(rows, err, f)
 }
 
 // stmt returns the prepared statement of a shape.
@@ -339,13 +326,7 @@ func schemaOf(ctx context.Context, db *database) (string, error) {
 // writable.
 func isElsewhere(f sqltext.Flavor, err error) bool {
 	code := dberr.Of(err)
-	switch code.State {
-	case "42P01", "3F000", "42703", "42501", "25006", "42S02", "42S22": // no table, schema or column; no right; read-only
-		return true
-	}
-	switch code.Number {
-	case 1049, 1146, 1054, 1290, 1792, 1836: // MySQL's: no database, table or column; read-only
-		return true
-	}
-	return code.Denied() || f == sqltext.SQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
+	return code.Among("42P01 3F000 42703 42501 25006 42S02 42S22", // no table, schema or column; no right; read-only
+		1049, 1146, 1054, 1290, 1792, 1836) || // MySQL's: no database, table or column; read-only
+		code.Denied() || f == sqltext.SQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
 }

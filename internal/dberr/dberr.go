@@ -76,14 +76,14 @@ func (c Code) Known() bool { return c != Code{} }
 // (attempt.Outcome.OnReceipt). For the application's writes, the dialects' lists classify
 // the code.
 func (c Code) Contended() bool {
-	return c.among("40001 40P01 55P03 57014",
+	return c.Among("40001 40P01 55P03 57014",
 		1020, 1205, 1213, 1969, 3024, // MySQL's, which begin at 1000
 		8002, 8022, 8028, 9007, // TiDB's
 	) || c.Number < 1000 && (c.Number&0xff == 5 || c.Number&0xff == 6) // SQLITE_BUSY and SQLITE_LOCKED, with their extended codes
 }
 
-// among reports whether the code is one of states, separated by blanks, or of numbers.
-func (c Code) among(states string, numbers ...int64) bool {
+// Among reports whether the code is one of states, separated by blanks, or of numbers.
+func (c Code) Among(states string, numbers ...int64) bool {
 	return slices.Contains(strings.Fields(states), c.State) || slices.Contains(numbers, c.Number)
 }
 
@@ -91,25 +91,25 @@ func (c Code) among(states string, numbers ...int64) bool {
 // or the limit of its driver.
 func TooLarge(err error) bool {
 	code := Of(err)
-	return code.among("54000", 18, 1118, 1153, 1301) || // program_limit_exceeded; SQLITE_TOOBIG; MySQL's
+	return code.Among("54000", 18, 1118, 1153, 1301) || // program_limit_exceeded; SQLITE_TOOBIG; MySQL's
 		!code.Known() && strings.Contains(err.Error(), "packet for query is too large") // go-sql-driver's
 }
 
 // Denied reports whether the code means a missing right, on a table, a column or a database.
-func (c Code) Denied() bool { return c.among("42501", 1044, 1142, 1143, 1227) } // insufficient_privilege; MySQL's
+func (c Code) Denied() bool { return c.Among("42501", 1044, 1142, 1143, 1227) } // insufficient_privilege; MySQL's
 
 // NotAdmitted reports whether the code means that the server does not let the account in: a
 // wrong or expired password, a locked account, a host that it may not come from. It holds for
 // the error of a dial; a trigger may raise the same SQLSTATE.
 func (c Code) NotAdmitted() bool {
-	return strings.HasPrefix(c.State, "28") || c.among("", 1045, 1130, 1698, 1820, 1862, 3118, 4151) // MySQL's
+	return strings.HasPrefix(c.State, "28") || c.Among("", 1045, 1130, 1698, 1820, 1862, 3118, 4151) // MySQL's
 }
 
 // Duplicate reports whether the code means an existing value of a unique key, in the log's
 // own tables. For the application's writes, the dialects' lists classify the code
 // (dialect.Duplicate).
 func (c Code) Duplicate() bool {
-	return c.among("23505", 1062, 1555, 2067) // MySQL's, SQLite's of a primary key and of another
+	return c.Among("23505", 1062, 1555, 2067) // MySQL's, SQLite's of a primary key and of another
 }
 
 // String returns the code for a log line; empty without a code.

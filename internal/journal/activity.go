@@ -46,16 +46,12 @@ type Minute struct {
 // ReadActivity returns the minutes of that time, oldest first, at most the newest 400,000: a
 // week of forty data sources.
 func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []Minute, err error) {
-	err = j.each(ctx, Activity, func(rows *sql.Rows) error {
-		var m Minute
+	all, err = list(ctx, j, Activity, func(rows *sql.Rows, m *Minute) error {
 		var ms int64
 		c := &m.Counts
-		if err := rows.Scan(&ms, &m.DataSource, &c[AtOnce], &c[SyncRetry], &c[AsyncJob], &c[Pending], &c[Parked], &c[Refused]); err != nil {
-			return err
-		}
+		err := rows.Scan(&ms, &m.DataSource, &c[AtOnce], &c[SyncRetry], &c[AsyncJob], &c[Pending], &c[Parked], &c[Refused])
 		m.Start = time.UnixMilli(ms)
-		all = append(all, m)
-		return nil
+		return err
 	}, `SELECT minute, data_source, at_once, sync_retry, async_job, pending, parked, refused FROM bed_activity
   WHERE minute >= {now} - ? ORDER BY minute DESC, data_source DESC LIMIT 400000`, since.Milliseconds())
 	slices.Reverse(all)

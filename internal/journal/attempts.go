@@ -95,16 +95,11 @@ func (j *Journal) Ends(ctx context.Context, unitIDs []string) (map[string]End, e
 }
 
 // ReadAttempts returns the failed attempts at a unit, the newest first.
-func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (all []Attempt, err error) {
-	err = j.each(ctx, Attempts, func(rows *sql.Rows) error {
-		var a Attempt
+func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) ([]Attempt, error) {
+	return list(ctx, j, Attempts, func(rows *sql.Rows, a *Attempt) error {
 		var ms int64
-		if err := rows.Scan(&ms, &a.Origin, &a.Class, &a.Err); err != nil {
-			return err
-		}
+		err := rows.Scan(&ms, &a.Origin, &a.Class, &a.Err)
 		a.At = time.UnixMilli(ms).UTC()
-		all = append(all, a)
-		return nil
+		return err
 	}, `SELECT creation_time, origin, class, error FROM bed_attempt WHERE unit_id = ? AND origin <> '`+byOperator+`' ORDER BY id DESC LIMIT ?`, unitID, most)
-	return all, err
 }

@@ -55,20 +55,15 @@ func (j *Journal) AddAudit(ctx context.Context, r Record) error {
 }
 
 // ReadAudit returns the records after the one with the id after, the newest first.
-func (j *Journal) ReadAudit(ctx context.Context, after string, most int) (all []Record, err error) {
+func (j *Journal) ReadAudit(ctx context.Context, after string, most int) ([]Record, error) {
 	where, args := ``, []any{}
 	if after != "" {
 		where, args = ` WHERE id < ?`, append(args, after)
 	}
-	err = j.each(ctx, Audit, func(rows *sql.Rows) error {
-		var r Record
+	return list(ctx, j, Audit, func(rows *sql.Rows, r *Record) error {
 		var ms int64
-		if err := rows.Scan(&r.ID, &ms, &r.Who, &r.Action, &r.What, &r.Count, &r.Reason); err != nil {
-			return err
-		}
+		err := rows.Scan(&r.ID, &ms, &r.Who, &r.Action, &r.What, &r.Count, &r.Reason)
 		r.Time = time.UnixMilli(ms).UTC()
-		all = append(all, r)
-		return nil
+		return err
 	}, `SELECT id, creation_time, who, action, what, units, reason FROM bed_audit`+where+` ORDER BY id DESC LIMIT ?`, append(args, most)...)
-	return all, err
 }

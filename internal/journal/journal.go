@@ -16,6 +16,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 )
 
 // The tables.
@@ -150,15 +151,8 @@ func (j *Journal) note(table string, earlier *refusal, err error) {
 // connections or prepared statements (1203, 1226, 1461).
 func Lasting(err error) bool {
 	code := dberr.Of(err)
-	switch code.State {
-	case "42S02", "42S22", "42P01", "42703":
-		return true
-	}
-	switch code.Number {
-	case 1146, 1054: // MySQL's
-		return true
-	}
-	return code.Denied() || code.Number == 1 && code.State == "" // SQLITE_ERROR: no such table, no such column
+	return code.Among("42S02 42S22 42P01 42703", 1146, 1054) || // the numbers are MySQL's
+		code.Denied() || code.Number == 1 && code.State == "" // SQLITE_ERROR: no such table, no such column
 }
 
 // exec runs a statement about a table and records whether the table is usable.
@@ -201,19 +195,24 @@ func (j *Journal) onConflict(key, set string, columns []string) string {
 // each runs a query and calls scan for each row.
 func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) error, statement string, args ...any) error {
 	var rows *sql.Rows
-	if err := j.Use(table, func() (err error) {
+	err := j.Use(table, func() (err error) {
 		rows, err = j.db.QueryContext(ctx, j.Text(statement), args...)
 		return err
-	}); err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
+	})
+	return tables.Each(rows, err, scan)
+}
+
+// list runs a query and returns its rows, which scan reads.
+func list[T any](ctx context.Context, j *Journal, table string, scan func(*sql.Rows, *T) error, statement string, args ...any) (all []T, err error) {
+	err = j.each(ctx, table, func(rows *sql.Rows) error {
+		var one T
+		err := scan(rows, &one)
+		if err == nil {
+			all = append(all, one)
 		}
-	}
-	return rows.Err()
+		return err
+	}, statement, args...)
+	return all, err
 }
 
 // Close writes the remaining counts, for at most a second.
@@ -298,18 +297,6 @@ func (t *Tally) Count(o Outcome, n int) {
 	}
 }
 
-// take empties the counts and stops the timer.
-func (c *counts) take() map[string]Counts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	all := c.counts
-	c.counts, c.timer = nil, nil
-	return all
-}
-
 // Flush writes the counts to the current minute of the log's clock. It restores the counts
 // of a write that the database refused for a temporary reason. After a missing answer it
 // drops them, so that no write is counted twice.
@@ -317,9 +304,16 @@ func (j *Journal) Flush(ctx context.Context) error {
 	if j == nil {
 		return nil
 	}
-	j.counts.writing.Lock()
-	defer j.counts.writing.Unlock()
-	all := j.counts.take()
+	c := &j.counts
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	all := c.counts
+	c.counts, c.timer = nil, nil
+	c.mu.Unlock()
 	// Sorted by name: concurrent processes then take their locks in the same order.
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(all)), flushRows) {
 		args := make([]any, 0, 7*len(names))

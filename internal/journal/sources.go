@@ -116,10 +116,9 @@ type View struct {
 
 // ReadSources returns all rows: the operators' decisions (Job is empty), the jobs, and their
 // views of the data sources. now is the log's clock.
-func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
+func (j *Journal) ReadSources(ctx context.Context) ([]View, error) {
 	alive := map[string]bool{} // by what each says of itself, which comes first
-	err = j.each(ctx, DataSources, func(rows *sql.Rows) error {
-		var v View
+	return list(ctx, j, DataSources, func(rows *sql.Rows, v *View) error {
 		var since, beat, until, now int64
 		var text sql.NullString
 		if err := rows.Scan(&v.DataSource, &v.Job, &v.Name, &v.Paused, &v.PerSecond, &v.Reachable, &since, &text, &beat, &until, &now); err != nil {
@@ -129,11 +128,9 @@ func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 			alive[v.Job] = until >= now
 		}
 		v.Since, v.Heartbeat, v.LastError, v.Alive = time.UnixMilli(since), time.UnixMilli(beat), text.String, alive[v.Job]
-		all = append(all, v)
 		return nil
 	}, `SELECT data_source, job, name, paused, per_second, reachable, since, last_error, heartbeat, alive_until, {now} FROM bed_data_source
   ORDER BY data_source, job`)
-	return all, err
 }
 
 // Beat records that a job is alive, and for how long it counts as alive.

@@ -199,6 +199,20 @@ func Texts(ctx context.Context, q Querier, query string, args ...any) ([][]strin
 	return all, err
 }
 
+// Each calls f for each row of a query, unless the query failed.
+func Each(rows *sql.Rows, err error, f func(*sql.Rows) error) error {
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 func read(ctx context.Context, q Querier, query string, args ...any) (names []string, all [][]string, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
