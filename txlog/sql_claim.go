@@ -131,9 +131,6 @@ func (c *claimer) reach(dataSource string) *reach {
 	defer c.mu.Unlock()
 	r := c.reaches[dataSource]
 	if r == nil {
-		if c.reaches == nil {
-			c.reaches = map[string]*reach{}
-		}
 		r = &reach{}
 		c.reaches[dataSource] = r
 	}

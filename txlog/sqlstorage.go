@@ -78,7 +78,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	s.db = openDatabase(found, connector, s.options.maxConns)
 	s.retry = groupcommit.Retry{Grace: s.options.grace, Definite: s.db.backend.definite, Passing: s.db.backend.passing, Refused: s.db.backend.refused}
 	s.writer = &writer{db: s.db}
-	s.claimer = claimer{db: s.db, turn: make(chan struct{}, 1)}
+	s.claimer = claimer{db: s.db, turn: make(chan struct{}, 1), reaches: map[string]*reach{}}
 	if err := s.prepareLog(ctx); err != nil {
 		_ = s.db.Close()
 		return nil, fmt.Errorf("txlog: opening %s: %w", s.name(), err)

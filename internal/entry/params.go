@@ -632,8 +632,15 @@ func decodeFloat(raw json.RawMessage, bits int) (f float64, nan uint64, err erro
 
 func decodeText(raw json.RawMessage) (string, error) {
 	if raw[0] == '{' {
-		b, err := decodeBase64(raw)
-		return string(b), err
+		var odd struct{ Base64 *string }
+		if json.Unmarshal(raw, &odd) != nil || odd.Base64 == nil {
+			return "", errForm
+		}
+		b, err := base64.StdEncoding.DecodeString(*odd.Base64)
+		if err != nil {
+			return "", errForm
+		}
+		return string(b), nil
 	}
 	var s string
 	if raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
@@ -651,18 +658,6 @@ func decodeBytes(raw json.RawMessage) ([]byte, error) {
 		return nil, err
 	}
 	return []byte(s), nil
-}
-
-func decodeBase64(raw json.RawMessage) ([]byte, error) {
-	var odd struct{ Base64 *string }
-	if json.Unmarshal(raw, &odd) != nil || odd.Base64 == nil {
-		return nil, errForm
-	}
-	b, err := base64.StdEncoding.DecodeString(*odd.Base64)
-	if err != nil {
-		return nil, errForm
-	}
-	return b, nil
 }
 
 // decodeBy reads a text by parse. It drops parse's error, which may quote the value.
